@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by scripts/policyfs and scripts/test: makes what they run in, once, and finds it made ever after. The caller
 # has set `scripts` to the directory of this file.
 #
@@ -26,7 +27,7 @@ digest() { sha256sum | cut -c1-64; }
 # shellcheck source=/dev/null
 system=$(. /etc/os-release 2>/dev/null && printf '%s-%s' "$ID" "${VERSION_ID:-rolling}") || system=linux
 cache=${XDG_CACHE_HOME:-~/.cache}/policyfs/$system-$HOSTTYPE
-key=$(printf "%s\n" "$root" "${POLICYFS_PYTHON:-}" | digest)
+key=$(printf '%s\n' "$root" "${POLICYFS_PYTHON:-}" | digest)
 environment=$cache/environments/${key:0:16}
 
 prepare() {
@@ -35,7 +36,7 @@ prepare() {
   fingerprint=$(cat "$root/pyproject.toml" "$root/scripts/environment.sh" | digest)
   stamp=$environment/installed${extra:+-$extra}
   [ -z "$(missing_commands "$@")" ] && installed && return
-  mkdir -p "$cache/environments" "$cache/wheels" || fail "cannot write to $cache; set XDG_CACHE_HOME to a directory that can be"
+  mkdir -p "$cache/environments" "$cache/wheels" 2>/dev/null || fail "cannot write to $cache; set XDG_CACHE_HOME to another directory"
   # Two first uses at once: the second waits and then finds everything made. The lock's descriptor ends with the
   # subshell, so that no daemon started later holds it.
   (
@@ -53,7 +54,7 @@ installed() { [ -x "$environment/bin/python" ] && [ -r "$stamp" ] && [ "$(<"$sta
 # The packages whose command is not there.
 missing_commands() {
   local pair
-  for pair; do type -P "${pair%%=*}" >/dev/null || printf '%s ' ${pair#*=}; done
+  for pair; do type -P "${pair%%=*}" >/dev/null || printf '%s ' "${pair#*=}"; done
 }
 
 find_python() {
