@@ -1,0 +1,68 @@
+"""The group of commands and its help. Each command stands in a module of its own, imported when it is used: a mount is
+not to wait for what only `doctor` needs."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+import policyfs
+from policyfs.cli.options import translating_faults
+
+_COMMANDS = {
+    "mount": "Mount a view of SOURCE at MOUNTPOINT.",
+    "umount": "End a mounted view.",
+    "check": "Check a session file and show the levels it gives.",
+    "explain": "Say what a session may do with a path, and which rule says so.",
+    "view": "List what a session is given, as an agent is told it.",
+}
+
+_EXIT_CODES = """\b
+Exit codes:
+  0  done
+  1  understood, but it could not be done
+  2  the command line is wrong
+  3  a session file, a floors file or a rule is wrong
+  4  SOURCE or MOUNTPOINT is wrong
+  5  this machine lacks something (/dev/fuse, openat2, ...)
+"""
+
+
+class _Commands(click.Group):
+    """Commands by name, imported on demand."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"policyfs.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.command(cls=_Commands, epilog=_EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(policyfs.__version__, prog_name="policyfs")
+def commands() -> None:
+    """Show programs a directory tree as a session may see it.
+
+    A view opens paths of SOURCE at a level: ro can be read, stage can be changed, commit can also be committed. What no
+    grant opens is missing; a directory on the way to something open can be walked through but not listed.
+
+    \b
+    Try it:
+      policyfs mount ~/tree /mnt/view -g /=ro -g /Notes=stage
+      ls /mnt/view
+      policyfs umount /mnt/view
+    """
+
+
+def main() -> None:
+    """The program. Ends the process with a documented exit code."""
+    sys.exit(translating_faults(lambda: commands(prog_name="policyfs")))

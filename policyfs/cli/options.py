@@ -1,0 +1,88 @@
+"""The options that commands share, and the one place where a fault becomes a message and an exit code."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from policyfs.host.faults import Exit, UserFault
+from policyfs.host.load import PolicyOptions
+
+Command = Callable[..., Any]
+
+_POLICY_OPTIONS = (
+    click.option("-s", "--session", "session_file", metavar="FILE", help="Session file (TOML): grants, floors, denylist."),
+    click.option(
+        "-g", "--grant", "grants", multiple=True, metavar="PATH=LEVEL",
+        help="Open PATH of the view, and all below it, at none, ro, stage or commit. The most specific grant wins; one "
+        "given here replaces the session file's for the same path.",
+    ),
+    click.option(
+        "--floor", "floors", multiple=True, metavar="PATH=LEVEL", help="Cap PATH at LEVEL, whatever is granted below it."
+    ),
+    click.option(
+        "--floors", "floors_files", multiple=True, metavar="FILE",
+        help="One more floor source (TOML, keys are places on this machine), which a session cannot widen.",
+    ),
+    click.option(
+        "--deny", "deny", multiple=True, metavar="RULE",
+        help="Hide a path (/x of the view, ~/x of the home) or every name that a glob matches ('*.sql').",
+    ),
+    click.option(
+        "--read-root", "read_roots", multiple=True, metavar="PLACE",
+        help="A place on this machine that can be read, ~ expanded: sugar for a grant at ro.",
+    ),
+    click.option(
+        "--write-root", "write_roots", multiple=True, metavar="PLACE",
+        help="A place on this machine that can be changed, ~ expanded: sugar for a grant at stage.",
+    ),
+    click.option(
+        "--preset", type=click.Choice(["home"]),
+        help="home: the home readable, ~/Downloads and ~/Documents/Lam Agent writable.",
+    ),
+)  # fmt: skip
+
+
+def policy_options(command: Command) -> Command:
+    """Give a command the policy options; it gets them as one `options: PolicyOptions`."""
+
+    @functools.wraps(command)
+    def with_options(**values: Any) -> Any:
+        names = PolicyOptions.__dataclass_fields__
+        options = PolicyOptions(**{name: values.pop(name) for name in list(values) if name in names})
+        return command(options=options, **values)
+
+    for option in reversed(_POLICY_OPTIONS):
+        with_options = option(with_options)
+    return with_options
+
+
+def report(fault: UserFault) -> None:
+    """Say what is wrong on standard error, a line each."""
+    for message in fault.messages:
+        click.echo(f"policyfs: {printable(message)}", err=True)
+
+
+def printable(text: str) -> str:
+    """A text that may hold names with undecodable bytes (as surrogates), for an encoding that has no surrogates."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def translating_faults(main: Callable[[], Any]) -> int:
+    """Run a program; a `UserFault` becomes its messages and its exit code. No traceback for a person's mistake."""
+    try:
+        main()
+    except UserFault as fault:
+        report(fault)
+        return int(fault.exit_code)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; say so to the interpreter, which flushes once more at exit.
+        sys.stdout = None
+        return int(Exit.FAILED)
+    return int(Exit.DONE)

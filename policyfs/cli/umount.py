@@ -1,0 +1,27 @@
+"""`policyfs umount`."""
+
+from __future__ import annotations
+
+import click
+
+from policyfs.host import mounts, places
+from policyfs.host.faults import Exit, UserFault
+from policyfs.policy.paths import PathFault, display
+
+
+@click.command("umount")
+@click.argument("mountpoint")
+@click.option("--lazy", is_flag=True, help="Detach now; programs still inside go on until they leave.")
+def command(mountpoint: str, lazy: bool) -> None:
+    """End the view mounted at MOUNTPOINT. (fusermount3 -u and umount do the same.)"""
+    try:
+        named = places.absolute(mountpoint)
+    except PathFault as fault:
+        raise UserFault(Exit.PLACE, f"MOUNTPOINT: {fault}; name a mounted view") from None
+    point = mounts.real_mountpoint(named)
+    mounted = mounts.mount_at(point)
+    if mounted is None:
+        raise UserFault(Exit.PLACE, f"{display(named)} is not a mount; `findmnt -t fuse.policyfs` lists the views")
+    if mounted.type != mounts.FILE_SYSTEM_TYPE:
+        raise UserFault(Exit.PLACE, f"{display(named)} is a mount of type {mounted.type}, not a view; use umount")
+    mounts.unmount(point, lazily=lazy)

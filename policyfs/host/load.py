@@ -1,0 +1,162 @@
+"""Options and files to a policy: the one way in for every command, the daemon and the Python API."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+
+from policyfs.host import places
+from policyfs.host.faults import Exit, UserFault
+from policyfs.policy.compiled import ConflictingRules
+from policyfs.policy.levels import Level
+from policyfs.policy.paths import HostPath, PathFault, ViewPath, display
+from policyfs.policy.policy import Policy, Surroundings, homes_of, host_places
+from policyfs.policy.session import Session, SessionFaults, level_option, loads, loads_floors
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyOptions:
+    """What a command line says of a policy, as written. Plain texts, so that it can be handed to another process."""
+
+    session_file: str | None = None
+    grants: tuple[str, ...] = ()
+    floors: tuple[str, ...] = ()
+    floors_files: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    read_roots: tuple[str, ...] = ()
+    write_roots: tuple[str, ...] = ()
+    preset: str | None = None
+
+    def absolute(self) -> PolicyOptions:
+        """The same with file names that hold wherever the process works."""
+
+        def of(text: str) -> str:
+            return os.fsdecode(places.absolute(text))
+
+        return dataclasses.replace(
+            self,
+            session_file=None if self.session_file is None else of(self.session_file),
+            floors_files=tuple(of(text) for text in self.floors_files),
+        )
+
+
+NO_GRANT = (
+    "no grant: this view would open nothing; add a session file with -s, or a grant such as "
+    '-g /=ro -g /Notes=stage (PATH=LEVEL, "/" is SOURCE; levels: none ro stage commit)'
+)
+
+HOME_PRESET = Session(read_roots=("~",), write_roots=("~/Downloads", "~/Documents/Lam Agent"))
+"""lam-file-access.txt, "Path model": the home readable minus the denylist, two directories of it writable."""
+
+
+def session_of(options: PolicyOptions) -> Session:
+    """The session that the options describe. Raises `UserFault` with every fault found."""
+    faults: list[str] = []
+    session = HOME_PRESET if options.preset == "home" else Session()
+    if options.session_file is not None:
+        try:
+            loaded = loads(_text_of(options.session_file), options.session_file)
+            session = dataclasses.replace(
+                loaded,
+                read_roots=session.read_roots + loaded.read_roots,
+                write_roots=session.write_roots + loaded.write_roots,
+            )
+        except SessionFaults as error:
+            faults += _lines(error)
+    grants = _levels(options.grants, "--grant", faults)
+    floors = _levels(options.floors, "--floor", faults)
+    for rule in options.deny:
+        if not rule or "\0" in rule:
+            faults.append("--deny: an empty rule, or one with a NUL in it")
+    if faults:
+        raise UserFault(Exit.POLICY, *faults)
+    return session.with_options(grants, floors, options.deny, options.read_roots, options.write_roots)
+
+
+def policy_for(source: HostPath, options: PolicyOptions, *, fold_case: bool = False) -> Policy:
+    """The policy of the view of `source` (a real path). Raises `UserFault` with every fault found."""
+    session = session_of(options)
+    home = places.home()
+    homes = homes_of(home, places.real(home))
+    files = [HostPath(os.fsencode(name)) for name in options.absolute().floors_files]
+    if os.path.exists(places.ADMIN_FLOORS):
+        files.append(places.ADMIN_FLOORS)
+    floors: dict[str, dict[HostPath, Level]] = {}
+    faults: list[str] = []
+    for file in files:
+        name = os.fsdecode(file)
+        try:
+            floors[name] = loads_floors(_text_of(name), name, home)
+        except SessionFaults as error:
+            faults += _lines(error)
+    if faults:
+        raise UserFault(Exit.POLICY, *faults)
+    protected = [*places.own_places(), *files]
+    if options.session_file is not None:
+        protected.append(places.absolute(options.session_file))
+    spoken_of = host_places(session, homes) | {place for source_floors in floors.values() for place in source_floors}
+    surroundings = Surroundings(
+        source=source,
+        homes=homes,
+        real=places.real_of(spoken_of | set(protected)),
+        floors=floors,
+        protected=tuple(protected),
+    )
+    try:
+        return Policy(session, surroundings, fold_case=fold_case)
+    except SessionFaults as error:
+        raise UserFault(Exit.POLICY, *_lines(error)) from None
+    except ConflictingRules as error:
+        raise UserFault(Exit.POLICY, f"two rules for one path: {error}; keep one") from None
+
+
+def source_of(text: str) -> HostPath:
+    """SOURCE as a command line names it, as its real path. Raises `UserFault`."""
+    try:
+        named = places.absolute(text)
+    except PathFault as fault:
+        raise UserFault(Exit.PLACE, f"SOURCE: {fault}; name a directory") from None
+    shown = display(named)
+    if not os.path.exists(named):
+        raise UserFault(Exit.PLACE, f"SOURCE {shown} does not exist; name a directory that does")
+    if not os.path.isdir(named):
+        raise UserFault(Exit.PLACE, f"SOURCE {shown} is a file; name a directory, and grant the file in it with -g")
+    if not os.access(named, os.R_OK | os.X_OK):
+        raise UserFault(Exit.PLACE, f"SOURCE {shown} cannot be read by you; see its permissions with ls -ld {shown}")
+    return places.real(named)
+
+
+def _text_of(name: str) -> str:
+    try:
+        with open(name, "rb") as file:
+            content = file.read()
+        return content.decode("utf-8")
+    except OSError as error:
+        raise UserFault(
+            Exit.POLICY, f"{display(os.fsencode(name))} cannot be read: {error.strerror}; name a readable file"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise UserFault(
+            Exit.POLICY,
+            f"{display(os.fsencode(name))} is not UTF-8 (byte {error.start}); TOML is written in UTF-8",
+        ) from None
+    except ValueError:
+        raise UserFault(Exit.POLICY, "a file name with a NUL in it; name a readable file") from None
+
+
+def _levels(texts: tuple[str, ...], option: str, faults: list[str]) -> dict[ViewPath, Level]:
+    levels: dict[ViewPath, Level] = {}
+    for text in texts:
+        try:
+            path, level = level_option(text, option)
+        except SessionFaults as error:
+            faults += _lines(error)
+            continue
+        if levels.setdefault(path, level) is not level:
+            faults.append(f"{option}: gives {display(path)} two levels; keep one")
+    return levels
+
+
+def _lines(error: SessionFaults) -> list[str]:
+    return [f"{error.where}: {fault}" for fault in error.faults]

@@ -1,0 +1,140 @@
+"""The mount table, and whether SOURCE and MOUNTPOINT can be what they are asked to be."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+from policyfs.host import places
+from policyfs.host.faults import Exit, UserFault
+from policyfs.policy.paths import HostPath, PathFault, below, display
+
+FILE_SYSTEM_TYPE = "fuse.policyfs"
+FUSE_DEVICE = "/dev/fuse"
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One line of /proc/self/mountinfo (proc(5)): where, of what type, on which device."""
+
+    point: HostPath
+    type: str
+    device: str
+
+
+def mounts() -> list[Mount]:
+    """The mounts that this process sees, the latest last."""
+    found = []
+    with open("/proc/self/mountinfo", "rb") as table:
+        for line in table:
+            fields = line.split(b" ")
+            after = fields.index(b"-")
+            found.append(Mount(_unescaped(fields[4]), fields[after + 1].decode(), fields[2].decode()))
+    return found
+
+
+def _unescaped(field: bytes) -> HostPath:
+    """mountinfo writes blanks, newlines and backslashes in a path as three octal digits."""
+    return HostPath(re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8)]), field))
+
+
+def mount_at(point: HostPath) -> Mount | None:
+    """The uppermost mount at exactly this place."""
+    return next((mount for mount in reversed(mounts()) if mount.point == point), None)
+
+
+def nested_in(source: HostPath) -> list[Mount]:
+    """The mounts inside SOURCE, which a view does not enter."""
+    return [mount for mount in mounts() if below(mount.point, source)]
+
+
+def require_fuse() -> None:
+    """Raise `UserFault` where this machine cannot mount."""
+    if not os.path.exists(FUSE_DEVICE):
+        raise UserFault(
+            Exit.MACHINE, f"no {FUSE_DEVICE}: this machine cannot mount; load it with `modprobe fuse`, or give it to the "
+            "container with `--device /dev/fuse --cap-add SYS_ADMIN`"
+        )  # fmt: skip
+    if not os.access(FUSE_DEVICE, os.R_OK | os.W_OK):
+        raise UserFault(
+            Exit.MACHINE, f"{FUSE_DEVICE} cannot be opened by you; it is usually open to all: `sudo chmod 666 {FUSE_DEVICE}`"
+        )
+    if os.geteuid() != 0 and shutil.which("fusermount3") is None:
+        raise UserFault(Exit.MACHINE, "no fusermount3: install Debian's package fuse3")
+
+
+def mountpoint_for(text: str, source: HostPath) -> HostPath:
+    """MOUNTPOINT as a command line names it, as its real path: a directory that is empty, not a mount, and not around
+    SOURCE. A dead mount of ours that stands there is cleaned away. Raises `UserFault`."""
+    try:
+        named = places.absolute(text)
+    except PathFault as fault:
+        raise UserFault(Exit.PLACE, f"MOUNTPOINT: {fault}; name an empty directory") from None
+    shown = display(named)
+    point = real_mountpoint(named)
+    mounted = mount_at(point)
+    if mounted is not None and mounted.type == FILE_SYSTEM_TYPE and _is_dead(point):
+        unmount(point, lazily=True)
+        mounted = mount_at(point)
+    if mounted is not None:
+        advice = f"policyfs umount {shown}" if mounted.type == FILE_SYSTEM_TYPE else f"umount {shown}"
+        raise UserFault(Exit.PLACE, f"MOUNTPOINT {shown} is a mount already ({mounted.type}); end it with `{advice}`")
+    if below(source, point) is not None:
+        raise UserFault(Exit.PLACE, f"MOUNTPOINT {shown} is around SOURCE, which would cover it; name a directory elsewhere")
+    try:
+        entries = os.listdir(point)
+    except FileNotFoundError:
+        raise UserFault(Exit.PLACE, f"MOUNTPOINT {shown} does not exist; make it with `mkdir -p {shown}`") from None
+    except NotADirectoryError:
+        raise UserFault(Exit.PLACE, f"MOUNTPOINT {shown} is a file; name an empty directory") from None
+    except OSError as error:
+        raise UserFault(Exit.PLACE, f"MOUNTPOINT {shown}: {error.strerror}; name an empty directory of yours") from None
+    if entries:
+        raise UserFault(
+            Exit.PLACE,
+            f"MOUNTPOINT {shown} is not empty ({display(os.fsencode(entries[0]))} is in it); name an empty directory",
+        )
+    return point
+
+
+def real_mountpoint(named: HostPath) -> HostPath:
+    """The real path, without touching the mount that may stand there: a wedged one would hang whoever does."""
+    parent, _, name = named.rpartition(b"/")
+    above = places.real(HostPath(parent or b"/"))
+    candidate = HostPath(b"/" + name if above == b"/" else above + b"/" + name)
+    return candidate if mount_at(candidate) is not None else places.real(named)
+
+
+def _is_dead(point: HostPath) -> bool:
+    """Whether the daemon behind a mount is gone: every request is answered with ENOTCONN."""
+    try:
+        os.statvfs(point)
+    except OSError as error:
+        return error.errno == errno.ENOTCONN
+    return False
+
+
+def unmount(point: HostPath, *, lazily: bool = False) -> None:
+    """End a mount. `lazily` lets programs that still stand in it go on until they leave. Raises `UserFault`."""
+    if os.geteuid() == 0:
+        command = ["umount", *(["-l"] if lazily else []), "--", os.fsdecode(point)]
+    else:
+        command = ["fusermount3", "-u", *(["-z"] if lazily else []), "--", os.fsdecode(point)]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False)
+    except FileNotFoundError:
+        raise UserFault(Exit.MACHINE, f"no {command[0]}: install Debian's package fuse3") from None
+    if done.returncode == 0:
+        return
+    said = display((done.stderr or done.stdout).strip().splitlines()[-1] if (done.stderr or done.stdout).strip() else b"")
+    shown = display(point)
+    if b"busy" in done.stderr:
+        raise UserFault(
+            Exit.FAILED,
+            f"{shown} is in use; leave it, or see who is in it with `fuser -vm {shown}`, or end it with --lazy",
+        )
+    raise UserFault(Exit.FAILED, f"{shown} could not be unmounted: {said}")

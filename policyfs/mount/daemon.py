@@ -1,0 +1,159 @@
+"""The life of one mount: protect the process, build the view, mount, serve, unmount.
+
+One process per mount, since pyfuse3 keeps its session in module globals. It is started by `policyfs mount` with two
+descriptors: the request comes in by the one, the answer goes out by the other. It ends on SIGTERM and SIGINT, when the
+mount is unmounted from outside, and it unmounts as it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator
+
+import pyfuse3
+import trio
+
+from policyfs.host import mounts
+from policyfs.host.faults import Exit, UserFault
+from policyfs.host.harden import close_inherited, harden, raise_descriptor_limit
+from policyfs.host.load import NO_GRANT, policy_for
+from policyfs.mount.operations import MOST_HANDLES, Operations
+from policyfs.mount.request import MountRequest, Ready
+from policyfs.policy.paths import HostPath, display
+from policyfs.view.root import NoOpenat2, Root
+from policyfs.view.view import View
+
+log = logging.getLogger("policyfs.mount")
+
+_OPTIONS = frozenset({"fsname=policyfs", "subtype=policyfs", "nosuid", "nodev"})
+"""No source in the mount table, no set-id program and no device behind the mount, nobody but its user in it: neither
+allow_other nor auto_unmount, which would uncover what lies beneath when the daemon dies (security.md 28, 39)."""
+
+_SPARE_DESCRIPTORS = 64
+"""Kept from handles for reaching, watching and logging."""
+
+
+def main() -> None:
+    """The daemon's entry: `argv` holds the two descriptors, request and answer."""
+    request_descriptor, answer_descriptor = int(sys.argv[1]), int(sys.argv[2])
+    harden()
+    close_inherited({request_descriptor, answer_descriptor})
+    with os.fdopen(request_descriptor, "rb") as pipe:
+        request = MountRequest.loads(pipe.read())
+    _log_to(request.log_file)
+    try:
+        serve(request, answer_descriptor)
+    except UserFault as fault:
+        with contextlib.suppress(OSError):
+            Ready(fault=fault.messages, exit_code=fault.exit_code).send(answer_descriptor)
+        sys.exit(fault.exit_code)
+
+
+def _log_to(file: str | None) -> None:
+    handler = logging.StreamHandler() if file is None else logging.FileHandler(file)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+def view_of(request: MountRequest) -> tuple[View, list[str]]:
+    """The view that a request asks for, and what a person should know of it. Raises `UserFault`."""
+    source = HostPath(os.fsencode(request.source))
+    shown = display(source)
+    try:
+        root = Root(source)
+    except NoOpenat2:
+        raise UserFault(
+            Exit.MACHINE,
+            "this kernel has no openat2(2), or something forbids it (Linux 5.6 or newer has it); policyfs cannot confine "
+            "itself to SOURCE without it and does not try",
+        ) from None
+    except OSError as error:
+        raise UserFault(Exit.PLACE, f"SOURCE {shown}: {error.strerror}; name a directory you can read") from None
+    folds = root.folds_case()
+    if folds and not request.allow_case_folding:
+        raise UserFault(
+            Exit.PLACE,
+            f"SOURCE {shown} takes `Name` and `NAME` for one file, so a hidden name has many spellings; "
+            "mount it with --allow-case-folding, and rules compare names without regard to case",
+        )
+    policy = policy_for(source, request.options, fold_case=folds)
+    session = policy.session
+    if not session.grants and not session.read_roots and not session.write_roots:
+        raise UserFault(Exit.POLICY, NO_GRANT)
+    if policy.opens_nothing:
+        raise UserFault(
+            Exit.POLICY,
+            f"this policy opens nothing of {shown}; ask `policyfs explain {shown} /` which rule it is that closes it",
+        )
+    warnings = [
+        f"{display(mount.point)} is another mount ({mount.type}) and is hidden; mount a view of it on its own"
+        for mount in mounts.nested_in(source)
+    ]
+    if policy.has_passages and not policy.unknown_missing:
+        warnings.append(
+            "the view has passages, where unknown names answer EACCES; if pytest, black or uv stumble over that, set "
+            '[passages] unknown = "missing" in the session file'
+        )
+    return View(root, policy, at=HostPath(os.fsencode(request.mountpoint))), warnings
+
+
+def serve(request: MountRequest, answer_descriptor: int) -> None:
+    """Mount, tell that it answers, and serve until the end. Raises `UserFault` while nothing is mounted yet."""
+    mounts.require_fuse()
+    view, warnings = view_of(request)
+    descriptors = raise_descriptor_limit()
+    most = min(MOST_HANDLES, max(16, (descriptors - _SPARE_DESCRIPTORS) // 2))
+    if most < MOST_HANDLES:
+        warnings.append(
+            f"only {descriptors} descriptors are allowed here, so {most} files can be open at once; raise it with ulimit -n"
+        )
+    # The kernel has applied the session's umask; ours would take from modes that are already right.
+    os.umask(0)
+    os.chdir("/")
+    operations = Operations(view, most)
+    with _mounted(operations, request):
+        ready = Ready(
+            tuple((path.decode("utf-8", "surrogateescape"), str(level)) for path, level in view.policy.granted()),
+            tuple(warnings),
+        )
+        trio.run(_serve, operations, ready, answer_descriptor)
+    log.info("unmounted %s", request.mountpoint.encode("utf-8", "surrogateescape"))
+
+
+@contextlib.contextmanager
+def _mounted(operations: Operations, request: MountRequest) -> Iterator[None]:
+    try:
+        pyfuse3.init(operations, request.mountpoint, set(_OPTIONS))
+    except (RuntimeError, OSError) as error:
+        raise UserFault(
+            Exit.FAILED,
+            f"{display(os.fsencode(request.mountpoint))} could not be mounted ({error}); see `dmesg` and the daemon's log",
+        ) from None
+    try:
+        yield
+    finally:
+        pyfuse3.close(unmount=True)
+
+
+async def _serve(operations: Operations, ready: Ready, answer_descriptor: int) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_end_on_signal)
+        ready.send(answer_descriptor)
+        log.info("serving, process %d", os.getpid())
+        await pyfuse3.main()
+        nursery.cancel_scope.cancel()
+    operations.files.close_all()
+    operations.directories.close_all()
+
+
+async def _end_on_signal() -> None:
+    """SIGTERM and SIGINT end the mount in order; signal handlers of the usual kind would break trio (platform.md)."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            log.info("ends on %s", signal.Signals(number).name)
+            pyfuse3.terminate()
+            return

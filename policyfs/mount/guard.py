@@ -1,0 +1,51 @@
+"""What stands between a handler and the kernel.
+
+A handler may fail in four ways, and each has one answer (DESIGN 6): a refusal of the policy becomes its errno; an
+OSError of the source keeps its errno; ENOSYS becomes EIO, since one ENOSYS from open would switch open checks off for
+the whole mount (security.md P1); anything else is a fault of ours, is logged with its traceback and becomes EIO. The
+mount never dies of a request: pyfuse3 ends its main loop at any exception but FUSEError.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
+
+import pyfuse3
+
+from policyfs.view.refused import Refused
+
+log = logging.getLogger("policyfs.mount")
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def guarded(handler: Callable[Parameters, Coroutine[Any, Any, Result]]) -> Callable[Parameters, Coroutine[Any, Any, Result]]:
+    """A handler from which only FUSEError can come, and never ENOSYS."""
+
+    @functools.wraps(handler)
+    async def guard(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
+        try:
+            return await handler(*arguments, **named)
+        except Refused as refused:
+            notice: Any = getattr(arguments[0], "refused", None)
+            if notice is not None:
+                notice(handler.__name__, refused, arguments)
+            raise pyfuse3.FUSEError(refused.refusal.errno) from None
+        except pyfuse3.FUSEError as error:
+            raise _never_enosys(error.errno) from None
+        except OSError as error:
+            raise _never_enosys(error.errno) from None
+        except Exception:
+            log.exception("%s failed; the request is answered with EIO", handler.__name__)
+            raise pyfuse3.FUSEError(errno.EIO) from None
+
+    return guard
+
+
+def _never_enosys(code: int | None) -> pyfuse3.FUSEError:
+    return pyfuse3.FUSEError(errno.EIO if code in (None, 0, errno.ENOSYS) else code)

@@ -1,0 +1,264 @@
+"""The nodes: what the kernel knows of the view, by inode number.
+
+Theory. A node stands for one object of the source at one level: (device, inode, level), reached by one or more names.
+Hard links at one level share a node, as they share an inode; at two levels they do not, since a request that comes by
+inode number alone must have one answer (DESIGN 5, "Nodes").
+
+A node lives from the reply that tells the kernel of it until the kernel has forgotten it as often as it was told: its
+lookup count. A directory's children hold on to it, so that a path can be made of names as long as the kernel knows any.
+
+The inode number is the source's own, so that git's index and hard-link detection agree on both sides of the mount. Only
+where that number is taken (number 1 is the root's in FUSE; a second device; a hard link at another level) it is
+replaced by a hash, which is the same from mount to mount.
+
+A node reached again under an old number after its last name went away is another object with a used inode: it gets the
+next generation, so that the kernel does not take the one for the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+from policyfs.policy.compiled import Place
+from policyfs.policy.levels import Level, Standing
+from policyfs.policy.paths import Name, ViewPath
+from policyfs.view.attributes import Identity
+from policyfs.view.files import OpenFile
+from policyfs.view.view import Location, View
+
+ROOT_INO = 1
+"""FUSE_ROOT_ID of linux/fuse.h."""
+
+MOST_NAMES = 16
+"""Further names kept of one object. One that is dropped costs its next user a second lookup (ESTALE), no more."""
+
+Key = tuple[int, int, Level]
+
+
+class Node:
+    """One object the kernel knows. `parent` and `name` are its latest name, kept after the name is gone, since they say
+    where it stood; `others` are further names."""
+
+    __slots__ = (
+        "files",
+        "generation",
+        "gone",
+        "identity",
+        "ino",
+        "level",
+        "lookups",
+        "name",
+        "others",
+        "parent",
+        "place",
+        "place_epoch",
+    )
+
+    def __init__(self, ino: int, identity: Identity, level: Level, parent: Node | None, name: Name) -> None:
+        self.ino = ino
+        self.identity = identity
+        self.level = level
+        self.parent = parent
+        self.name = name
+        self.others: list[tuple[Node, Name]] | None = None
+        self.lookups = 0
+        self.generation = 0
+        self.gone = False
+        self.files: list[OpenFile] | None = None
+        self.place: Place | None = None
+        self.place_epoch = -1
+
+    @property
+    def key(self) -> Key:
+        """What it is looked up by."""
+        return (*self.identity, self.level)
+
+    def __repr__(self) -> str:
+        return f"<Node {self.ino} {self.level} lookups={self.lookups}>"
+
+
+class Nodes:
+    """The table of nodes. Every method is synchronous: between two awaits the table is always whole."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._by_ino: dict[int, Node] = {}
+        self._by_key: dict[Key, Node] = {}
+        self._salt = hashlib.blake2b(view.root.source, digest_size=16, person=b"policyfs-ino").digest()
+        status = view.root.stat(ViewPath(b"/"))
+        self._device = status.st_dev
+        self.root = Node(ROOT_INO, (status.st_dev, status.st_ino), view.policy.root.level, None, Name(b""))
+        self.root.lookups = 1
+        self._by_ino[ROOT_INO] = self.root
+        self._by_key[self.root.key] = self.root
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return len(self._by_ino)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(list(self._by_ino.values()))
+
+    def get(self, ino: int) -> Node | None:
+        """The node of an inode number, None for one that was forgotten."""
+        return self._by_ino.get(ino)
+
+    # -- where a node stands --------------------------------------------------------------------------------------------
+
+    def place(self, node: Node) -> Place:
+        """The place of a node, worked out again after a directory moved or the policy changed (`epoch`)."""
+        if node.place_epoch == self.epoch and node.place is not None:
+            return node.place
+        chain = []
+        above = node
+        while above.parent is not None and (above.place_epoch != self.epoch or above.place is None):
+            chain.append(above)
+            above = above.parent
+        if above.parent is None:
+            place = self._view.policy.root
+        else:
+            assert above.place is not None
+            place = above.place
+        step = self._view.policy.child
+        for below in reversed(chain):
+            place = step(place, below.name)
+            below.place = place
+            below.place_epoch = self.epoch
+        node.place, node.place_epoch = place, self.epoch
+        return place
+
+    def path(self, node: Node) -> ViewPath:
+        """The path of a node by its latest name."""
+        names = []
+        above = node
+        while above.parent is not None:
+            names.append(above.name)
+            above = above.parent
+        names.reverse()
+        return ViewPath(b"/" + b"/".join(names))
+
+    def location(self, node: Node) -> Location:
+        """The location of a node by its latest name."""
+        place = self.place(node)
+        parent = node.parent
+        if parent is None:
+            return Location(ViewPath(b"/"), place, place, place)
+        parent_place = self.place(parent)
+        above, above_place = parent, parent_place
+        while above_place.standing is Standing.HIDDEN and above.parent is not None:
+            above = above.parent
+            above_place = self.place(above)
+        return Location(self.path(node), place, parent_place, above_place)
+
+    def locations(self, node: Node) -> Iterator[Location]:
+        """The locations of all names of a node, the latest first."""
+        if node.parent is None:
+            yield self.location(node)
+            return
+        if not node.gone:
+            yield self.location(node)
+            for parent, name in node.others or ():
+                yield self._view.child(self.location(parent), name)
+
+    # -- knowing --------------------------------------------------------------------------------------------------------
+
+    def known(self, identity: Identity, level: Level) -> Node | None:
+        """The node of an object at a level, if the kernel knows it."""
+        return self._by_key.get((*identity, level))
+
+    def number(self, identity: Identity, level: Level) -> int:
+        """The inode number that an object at a level has or would get."""
+        node = self._by_key.get((*identity, level))
+        return node.ino if node is not None else self._free_number(identity, level)
+
+    def _free_number(self, identity: Identity, level: Level) -> int:
+        device, ino = identity
+        if ino > ROOT_INO and device == self._device and ino not in self._by_ino:
+            return ino
+        salt = 0
+        while True:
+            text = b"%d %d %d %d" % (device, ino, level, salt)
+            digest = hashlib.blake2b(text, digest_size=8, key=self._salt).digest()
+            # Below 2**63 for programs that take ino_t to be signed; above 2**32 to stay clear of common numbers.
+            number = int.from_bytes(digest, "big") >> 1 | 1 << 40
+            if number not in self._by_ino:
+                return number
+            salt += 1
+
+    def told(self, parent: Node, name: Name, identity: Identity, place: Place, *, directory: bool) -> Node:
+        """Note that a reply tells the kernel of this object under this name; its lookup count goes up by one."""
+        key = (*identity, place.level)
+        node = self._by_key.get(key)
+        if node is None:
+            node = Node(self._free_number(identity, place.level), identity, place.level, parent, name)
+            node.place, node.place_epoch = place, self.epoch
+            self._by_key[key] = self._by_ino[node.ino] = node
+        elif node.parent is not parent or node.name != name or node.gone:
+            self._named(node, parent, name, only=directory)
+            node.place, node.place_epoch = place, self.epoch
+        node.lookups += 1
+        return node
+
+    @staticmethod
+    def _named(node: Node, parent: Node, name: Name, *, only: bool = False) -> None:
+        """Make this the latest of a node's names, and a directory's only one."""
+        if node.parent is None:
+            return
+        if node.gone:
+            node.gone = False
+            node.others = None
+            if not node.files:
+                node.generation += 1
+        else:
+            others = [other for other in node.others or () if other != (parent, name)]
+            others.append((node.parent, node.name))
+            node.others = None if only else others[-MOST_NAMES:]
+        node.parent, node.name = parent, name
+
+    def forget(self, ino: int, times: int) -> None:
+        """The kernel forgets a node this many times; at none left, it is let go."""
+        node = self._by_ino.get(ino)
+        if node is None or node.parent is None:
+            return
+        node.lookups -= times
+        if node.lookups <= 0:
+            del self._by_ino[ino]
+            if self._by_key.get(node.key) is node:
+                del self._by_key[node.key]
+
+    # -- names that come and go -----------------------------------------------------------------------------------------
+
+    def lost(self, identity: Identity, level: Level, parent: Node, name: Name) -> None:
+        """A name was taken away from an object."""
+        node = self._by_key.get((*identity, level))
+        if node is None or node.parent is None:
+            return
+        if node.others and (parent, name) in node.others:
+            node.others.remove((parent, name))
+            node.others = node.others or None
+        elif node.parent is parent and node.name == name:
+            if node.others:
+                node.parent, node.name = node.others.pop()
+                node.others = node.others or None
+                node.place_epoch = -1
+            else:
+                node.gone = True
+
+    def moved(
+        self, identity: Identity, level: Level, old: tuple[Node, Name], new: tuple[Node, Name], *, directory: bool
+    ) -> None:
+        """An object went from one name to another. What lies below a directory is told by `epoch` to look again."""
+        node = self._by_key.get((*identity, level))
+        if node is not None and node.parent is not None and not node.gone:
+            if node.others and old in node.others:
+                node.others.remove(old)
+                node.others = node.others or None
+                self._named(node, *new)
+            elif (node.parent, node.name) == old:
+                node.parent, node.name = new
+            else:
+                self._named(node, *new)
+            node.place_epoch = -1
+        if directory:
+            self.epoch += 1

@@ -1,0 +1,130 @@
+"""Text to path, on bytes, by the spec's rules ("Paths").
+
+Three meanings, three types, so that one cannot be used for another by accident:
+
+* a `Name` is one component: 1 to 255 bytes, no `/`, no NUL, neither `.` nor `..`;
+* a `ViewPath` is absolute in the view: `/` is SOURCE, whatever SOURCE is called on the host;
+* a `HostPath` is absolute on the machine the daemon runs on.
+
+Each has one constructor that refuses what is not one; after that the value is trusted. They are `NewType`s over bytes,
+since names are bytes to the kernel and a request must not pay for a wrapper.
+"""
+
+from __future__ import annotations
+
+from typing import NewType
+
+Name = NewType("Name", bytes)
+ViewPath = NewType("ViewPath", bytes)
+HostPath = NewType("HostPath", bytes)
+
+NAME_MAX = 255
+"""Longest name in bytes: NAME_MAX of limits.h, and what every Linux file system in use allows."""
+
+ROOT = ViewPath(b"/")
+
+
+class PathFault(ValueError):
+    """A text that is no path. `fault` is one of `empty`, `nul`, `name too long`, `not absolute`, `not a name`."""
+
+    def __init__(self, fault: str, text: bytes) -> None:
+        self.fault = fault
+        super().__init__(f"{fault}: `{display(text)}`")
+
+
+def display(text: bytes) -> str:
+    """The text as a person or a log may see it: one line, no control character, nothing lost that is printable.
+
+    Bytes that are no UTF-8 and characters that could move a cursor, end a line or reverse the reading order are written
+    as escapes (`\\xff`, `\\n`, `\\u202e`).
+    """
+    shown = []
+    for character in text.decode("utf-8", "surrogateescape"):
+        if character.isprintable():
+            shown.append(character)
+        elif "\udc80" <= character <= "\udcff":
+            shown.append(f"\\x{ord(character) - 0xDC00:02x}")
+        else:
+            shown.append(character.encode("unicode_escape").decode("ascii"))
+    return "".join(shown)
+
+
+def from_text(text: str) -> bytes:
+    """The bytes behind a str that came from a command line or a file, in which undecodable bytes are surrogates."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def name(component: bytes) -> Name:
+    """One component, proved. Raises `PathFault`."""
+    if not component or component in (b".", b"..") or b"/" in component:
+        raise PathFault("not a name", component)
+    if b"\0" in component:
+        raise PathFault("nul", component)
+    if len(component) > NAME_MAX:
+        raise PathFault("name too long", component)
+    return Name(component)
+
+
+def components(text: bytes) -> list[Name]:
+    """The names a path walks through, with `.` and `..` resolved by their text; `..` above `/` stays at `/`.
+
+    Takes any text, absolute or not, and reads it from `/`. Raises `PathFault`.
+    """
+    if not text:
+        raise PathFault("empty", text)
+    if b"\0" in text:
+        raise PathFault("nul", text)
+    walked: list[Name] = []
+    for component in text.split(b"/"):
+        if component in (b"", b"."):
+            continue
+        if component == b"..":
+            if walked:
+                walked.pop()
+        elif len(component) > NAME_MAX:
+            raise PathFault("name too long", component)
+        else:
+            walked.append(Name(component))
+    return walked
+
+
+def joined(names: list[Name]) -> bytes:
+    """The absolute path that walks these names."""
+    return b"/" + b"/".join(names)
+
+
+def view_path(text: bytes, start: ViewPath = ROOT) -> ViewPath:
+    """A path as a caller wrote it, absolute and resolved; a relative one is read from the start directory.
+
+    Spec: session-file-system.md, "Paths". Raises `PathFault`.
+    """
+    if not text:
+        raise PathFault("empty", text)
+    return ViewPath(joined(components(text if text.startswith(b"/") else start + b"/" + text)))
+
+
+def host_path(text: bytes, home: HostPath | None = None) -> HostPath:
+    """A place on the machine: absolute, or `~` and `~/...` where `home` is given. Raises `PathFault`."""
+    if home is not None and (text == b"~" or text.startswith(b"~/")):
+        text = home + text[1:]
+    if not text:
+        raise PathFault("empty", text)
+    if not text.startswith(b"/"):
+        raise PathFault("not absolute", text)
+    return HostPath(joined(components(text)))
+
+
+def below(path: bytes, ancestor: bytes) -> bytes | None:
+    """What remains of an absolute, resolved `path` under `ancestor`: b"" for the same place, None if it is not there.
+
+    Compared by components: `/Downloads-evil` is not below `/Downloads` (lam-file-access.txt, "Path model").
+    """
+    if path == ancestor:
+        return b""
+    prefix = ancestor if ancestor.endswith(b"/") else ancestor + b"/"
+    return path[len(prefix) :] if path.startswith(prefix) else None
+
+
+def child(parent: ViewPath, of: Name) -> ViewPath:
+    """The path of a name in a directory."""
+    return ViewPath(parent + of if parent == b"/" else parent + b"/" + of)

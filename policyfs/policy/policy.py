@@ -1,0 +1,270 @@
+"""The policy of one view: a session, translated to one SOURCE and compiled, with its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from policyfs.policy import denylist, operations
+from policyfs.policy.compiled import Compiled, Place
+from policyfs.policy.levels import Level, Standing
+from policyfs.policy.paths import (
+    HostPath,
+    Name,
+    PathFault,
+    ViewPath,
+    below,
+    child,
+    components,
+    from_text,
+    host_path,
+    view_path,
+)
+from policyfs.policy.refusals import Refusal
+from policyfs.policy.rules import Decision, Denial, DeniedHostPath, DeniedPath, Floor, Grant, Rules
+from policyfs.policy.session import Fault, Session, SessionFaults
+
+PROTECTED = "policyfs itself"
+"""Who denies the session file, the floors files and policyfs's own state: no session may edit what binds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a policy must know of the machine, as values.
+
+    `source` is SOURCE's real path. `homes` are the home's names: as the user has it, and its real path where that
+    differs. `real` gives the real path of places that are reached through a link. `floors` are the floor sources beyond
+    the session, by name. `protected` are places that no view shows.
+    """
+
+    source: HostPath
+    homes: tuple[HostPath, ...] = ()
+    real: Mapping[HostPath, HostPath] = field(default_factory=dict)
+    floors: Mapping[str, Mapping[HostPath, Level]] = field(default_factory=dict)
+    protected: tuple[HostPath, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one kind of operation would be told: allowed where `refusal` is None, else the refusal's text."""
+
+    operation: str
+    refusal: Refusal | None
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A decision and what it means: the answers to look, change and commit."""
+
+    decision: Decision
+    answers: tuple[Answer, ...]
+
+
+class Policy:
+    """The policy of one view. Built once, never changed: a new policy is a new object."""
+
+    def __init__(self, session: Session, surroundings: Surroundings, *, fold_case: bool = False) -> None:
+        """Raises `SessionFaults` where a rule cannot be translated."""
+        self.session = session
+        self.surroundings = surroundings
+        self.unknown_missing = session.unknown_missing
+        self.fold_case = fold_case
+        rules = _rules(session, surroundings)
+        self.compiled = Compiled(rules, fold_case=fold_case)
+        self._denied_places = tuple(rules.denied_places)
+        self.child = self.compiled.child
+
+    @property
+    def root(self) -> Place:
+        """The place of `/`."""
+        return self.compiled.root
+
+    @property
+    def opens_nothing(self) -> bool:
+        """Whether no path at all is visible."""
+        return next(self._visible_named(), None) is None
+
+    @property
+    def has_passages(self) -> bool:
+        """Whether some directory is a passage."""
+        return any(place.standing is Standing.PASSAGE for _, place in self._named())
+
+    def place(self, path: ViewPath) -> Place:
+        """The place of a path."""
+        *_, place = self.compiled.walk(path)
+        return place
+
+    def nearest_seen(self, path: ViewPath) -> Place:
+        """The place of the nearest ancestor that is visible or a passage, the path itself not counted."""
+        *ancestors, _ = self.compiled.walk(path)
+        for place in reversed(ancestors):
+            if place.standing is not Standing.HIDDEN:
+                return place
+        return self.root
+
+    def decide(self, path: ViewPath) -> Decision:
+        """The level and standing of a path, and the rules that led there."""
+        place = self.place(path)
+        return Decision(path, place.level, place.standing, place.rule, place.considered)
+
+    def refusal(self, path: ViewPath, operation: str) -> Refusal | None:
+        """What `look`, `change` or `commit` of a path is told, by its text alone."""
+        place = self.place(path)
+        if place.standing is Standing.HIDDEN:
+            return operations.unseen(self.nearest_seen(path), unknown_missing=self.unknown_missing)
+        if operation == "look":
+            return operations.look(place)
+        if operation == "change":
+            return operations.change(place)
+        return operations.commit(place, in_repository=False)
+
+    def explain(self, path: ViewPath) -> Explanation:
+        """The decision on a path with what look, change and commit are told, in the spec's words."""
+        answers = []
+        for operation in ("look", "change", "commit"):
+            refused = self.refusal(path, operation)
+            answers.append(Answer(operation, refused, None if refused is None else refused.text(path)))
+        return Explanation(self.decide(path), tuple(answers))
+
+    def granted(self) -> list[tuple[ViewPath, Level]]:
+        """Every path that opens something or opens it differently than what lies above it, sorted: what a session is
+        told of its view (spec, "Access levels": `{{view}}`). Nothing hidden is among them."""
+        return sorted((path, place.level) for path, place in self._visible_named())
+
+    def shown_outside(self, place: HostPath) -> bool:
+        """Whether a link may show that it lands on this place outside SOURCE (DESIGN 5, "Links"): one that the session
+        lists, and that the denylist does not name."""
+        if not any(below(place, listed) is not None for listed in self.session.links_outside):
+            return False
+        if any(below(place, denied.path) is not None for denied in self._denied_places):
+            return False
+        return all(self.compiled.denied_name(name) is None for name in components(place))
+
+    def _visible_named(self) -> Iterator[tuple[ViewPath, Place]]:
+        for path, place, above in self._named_below():
+            if place.level is not Level.NONE and (above is None or place.named or place.level is not above.level):
+                yield path, place
+
+    def _named(self) -> Iterator[tuple[ViewPath, Place]]:
+        for path, place, _ in self._named_below():
+            yield path, place
+
+    def _named_below(self) -> Iterator[tuple[ViewPath, Place, Place | None]]:
+        waiting: list[tuple[ViewPath, Place, Place | None]] = [(ViewPath(b"/"), self.root, None)]
+        while waiting:
+            path, place, above = waiting.pop()
+            yield path, place, above
+            for key, below_place in place.children.items():
+                name = key if isinstance(key, bytes) else key.encode("utf-8", "surrogateescape")
+                waiting.append((child(path, Name(name)), below_place, place))
+
+
+def _rules(session: Session, surroundings: Surroundings) -> Rules:
+    """A session's rules as paths of the view: places of the host translated, roots made grants."""
+    faults: list[Fault] = []
+    denied = [
+        DeniedHostPath(place, Denial(place.decode("utf-8", "surrogateescape"), PROTECTED))
+        for place in surroundings.protected
+    ]
+    if session.deny.defaults:
+        for home in surroundings.homes:
+            denied += denylist.built_in_places(home)
+    denied_paths: list[DeniedPath] = []
+    for text in session.deny.paths:
+        denial = Denial(text, "session")
+        if text.startswith("/"):
+            denied_paths.append(DeniedPath(view_path(from_text(text)), denial))
+        else:
+            denied += [DeniedHostPath(place, denial) for place in _home_places(text, surroundings, faults, "deny.paths")]
+    denied += [
+        DeniedHostPath(surroundings.real[place.path], place.denial) for place in denied if place.path in surroundings.real
+    ]
+    names = [(glob, Denial(glob, "session")) for glob in session.deny.names]
+    names += [(f"*{extension}", Denial(f"*{extension}", "session")) for extension in session.deny.extensions]
+    grants = {**_root_grants(session, surroundings, faults), **session.grants}
+    floors = [Floor(path, level) for path, level in session.floors.items()]
+    for source, places in surroundings.floors.items():
+        floors += _translated_floors(source, places, surroundings)
+    if faults:
+        raise SessionFaults("session", faults)
+    return Rules(
+        grants=[Grant(path, level) for path, level in grants.items()],
+        floors=floors,
+        boundary=session.boundary,
+        denied_paths=denied_paths + denylist.translated(denied, surroundings.source),
+        denied_names=names,
+        built_in_names=denylist.built_in_names() if session.deny.defaults else (),
+        excepted_names=session.deny.exceptions,
+        denied_places=denied,
+    )
+
+
+def _home_places(text: str, surroundings: Surroundings, faults: list[Fault], key: str) -> list[HostPath]:
+    if text.startswith("~") and not surroundings.homes:
+        faults.append(Fault(key, f'"{text}" needs a home, and there is none; set HOME'))
+        return []
+    try:
+        return [host_path(from_text(text), home) for home in surroundings.homes or (None,)]
+    except PathFault as fault:
+        faults.append(Fault(key, str(fault)))
+        return []
+
+
+def _root_grants(session: Session, surroundings: Surroundings, faults: list[Fault]) -> dict[ViewPath, Level]:
+    """Read and write roots as grants (lam-file-access.txt): places of the host at `ro` and `stage`. One that the view
+    does not hold opens nothing here, since roots are of the machine and the view is of one tree."""
+    grants: dict[ViewPath, Level] = {}
+    for roots, level, key in (
+        (session.read_roots, Level.RO, "roots.read"),
+        (session.write_roots, Level.STAGE, "roots.write"),
+    ):
+        for text in roots:
+            for place in _home_places(text, surroundings, faults, key):
+                for spelling in {place, surroundings.real.get(place, place)}:
+                    path = denylist.in_view(spelling, surroundings.source)
+                    if path is not None:
+                        grants[path] = max(level, grants.get(path, level))
+    return grants
+
+
+def _translated_floors(source: str, places: Mapping[HostPath, Level], surroundings: Surroundings) -> list[Floor]:
+    """One floor source in the view: a place above SOURCE holds for the whole view, where no nearer one does."""
+    nearest: tuple[int, Level] | None = None
+    floors: dict[ViewPath, Level] = {}
+    for place, level in places.items():
+        for spelling in {place, surroundings.real.get(place, place)}:
+            if below(surroundings.source, spelling) is not None:
+                depth = 0 if spelling == b"/" else spelling.count(b"/")
+                if nearest is None or depth > nearest[0]:
+                    nearest = (depth, level)
+                elif depth == nearest[0]:
+                    nearest = (depth, min(level, nearest[1]))
+                continue
+            rest = below(spelling, surroundings.source)
+            if rest is not None:
+                path = ViewPath(b"/" + rest)
+                floors[path] = min(level, floors.get(path, level))
+    if nearest is not None:
+        floors[ViewPath(b"/")] = nearest[1]
+    return [Floor(path, level, source) for path, level in floors.items()]
+
+
+def homes_of(home: HostPath, real: HostPath) -> tuple[HostPath, ...]:
+    """A home under the name the user has for it and its real path, once where they are one."""
+    return (home,) if home == real else (home, real)
+
+
+def host_places(session: Session, homes: Sequence[HostPath]) -> set[HostPath]:
+    """Every place of the host that a session's rules speak of: those whose real path a `Surroundings` wants."""
+    places: set[HostPath] = set()
+    if session.deny.defaults:
+        for home in homes:
+            places |= {denied.path for denied in denylist.built_in_places(home)}
+    for text in (*session.deny.paths, *session.read_roots, *session.write_roots):
+        for home in homes:
+            try:
+                places.add(host_path(from_text(text), home))
+            except PathFault:
+                continue
+    return places

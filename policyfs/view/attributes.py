@@ -1,0 +1,85 @@
+"""What an object's attributes look like in a view (DESIGN 4).
+
+Almost everything is the source's. What is not: numbers that would count what is hidden (a directory's links and size),
+rights that the level does not give, and set-id bits, which no view passes on.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import NamedTuple
+
+from policyfs.policy.compiled import Place
+from policyfs.policy.levels import Level, Standing
+
+DIRECTORY_LINKS = 1
+"""find(1) and fts(3) take one link to mean that a directory's subdirectories are not counted (btrfs has it so)."""
+DIRECTORY_SIZE = 4096
+DIRECTORY_BLOCKS = 8
+"""As an empty directory of ext4."""
+PASSAGE_MODE = stat.S_IFDIR | 0o111
+_WRITE_BITS = 0o222
+_SET_ID_BITS = stat.S_ISUID | stat.S_ISGID
+
+Identity = tuple[int, int]
+"""Device and inode number in the source: which object it is, whatever its name."""
+
+
+class Attributes(NamedTuple):
+    """An object as a view shows it: the fields of stat(2), times in nanoseconds of the epoch."""
+
+    identity: Identity
+    mode: int
+    links: int
+    uid: int
+    gid: int
+    device: int
+    size: int
+    blocks: int
+    access_ns: int
+    modify_ns: int
+    change_ns: int
+    block_size: int
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether it is a directory."""
+        return stat.S_ISDIR(self.mode)
+
+    @property
+    def is_link(self) -> bool:
+        """Whether it is a symbolic link."""
+        return stat.S_ISLNK(self.mode)
+
+
+def shown(place: Place, status: os.stat_result, link_size: int | None = None) -> Attributes:
+    """The attributes of an object at a place that is not hidden. `link_size` is the length of a link's text where the
+    view shows another than the source has."""
+    mode = status.st_mode
+    if stat.S_ISDIR(mode):
+        if place.standing is Standing.PASSAGE:
+            return Attributes(
+                (status.st_dev, status.st_ino), PASSAGE_MODE, DIRECTORY_LINKS, os.geteuid(), os.getegid(), 0,
+                DIRECTORY_SIZE, DIRECTORY_BLOCKS, 0, 0, 0, status.st_blksize,
+            )  # fmt: skip
+        if place.level is Level.RO:
+            mode &= ~_WRITE_BITS
+        return Attributes(
+            (status.st_dev, status.st_ino), mode, DIRECTORY_LINKS, status.st_uid, status.st_gid, 0,
+            DIRECTORY_SIZE, DIRECTORY_BLOCKS, status.st_atime_ns, status.st_mtime_ns, status.st_ctime_ns,
+            status.st_blksize,
+        )  # fmt: skip
+    if not stat.S_ISLNK(mode):
+        mode &= ~(_SET_ID_BITS | _WRITE_BITS) if place.level is Level.RO else ~_SET_ID_BITS
+    return Attributes(
+        (status.st_dev, status.st_ino), mode, status.st_nlink, status.st_uid, status.st_gid, 0,
+        status.st_size if link_size is None else link_size, status.st_blocks,
+        status.st_atime_ns, status.st_mtime_ns, status.st_ctime_ns, status.st_blksize,
+    )  # fmt: skip
+
+
+def settable_mode(mode: int, *, directory: bool) -> int:
+    """The permission bits of a mode that a session may set: a directory keeps its setgid bit, which only passes the
+    group on; a file gets no set-id bit (DESIGN 4)."""
+    return mode & (0o1777 | (stat.S_ISGID if directory else 0))

@@ -1,0 +1,176 @@
+"""A symbolic link is judged by where it lands (DESIGN 5, "Links").
+
+The kernel follows links through the mount, so what lies behind one is always judged when it is walked. What is left is
+the link itself: its text and its name would tell of hidden things. So a link is shown only if it lands in the view on a
+path that is not hidden, or outside SOURCE on a place that the session lists. Components that are missing are judged by
+their text, or a dangling link would tell what exists (security.md 2).
+
+The landing is found component by component, as the kernel would, with each component judged before it is touched.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+
+from policyfs.policy.levels import Standing
+from policyfs.policy.paths import NAME_MAX, HostPath, Name, PathFault, ViewPath, components, host_path, joined
+from policyfs.policy.policy import Policy
+from policyfs.view.root import Root
+
+MOST_LINKS = 40
+"""As the kernel follows: MAXSYMLINKS, path_resolution(7)."""
+MOST_COMPONENTS = 256
+"""Enough for any tree in use; more is work that a link's author makes for the daemon (security.md 43)."""
+
+
+class Landing(Enum):
+    """Where a link that is not shown, or that leaves the view, lands."""
+
+    HIDDEN = "hidden"
+    OUTSIDE = "outside"
+    LOOP = "loop"
+    """It leads back to itself: shown, and ELOOP for whoever follows it."""
+
+
+class Links:
+    """The links of one view. `named` is SOURCE as its owner names it, `at` where the view is mounted, if it is."""
+
+    def __init__(self, root: Root, policy: Callable[[], Policy], named: HostPath, at: HostPath | None) -> None:
+        self._root = root
+        self._policy = policy
+        own = (root.source, named)
+        self._bases = own if at is None else (at, *own)
+        self._at = at
+        self._where = at or root.source
+        self._in_own_place = at in own
+
+    def shows(self, link: ViewPath, text: bytes) -> bool:
+        """Whether a link at `link` that says `text` may be shown."""
+        return self.landing(link, text) is not Landing.HIDDEN
+
+    def text_in_view(self, link: ViewPath, text: bytes) -> bytes:
+        """What the view says a link says: an absolute target inside SOURCE is rewritten relative to the link where the
+        mount is not at SOURCE's own path, since the path as it stands would lead out of the view."""
+        if self._in_own_place or not text.startswith(b"/"):
+            return text
+        base, rest = self._inside(text)
+        if base is None or base == self._at:
+            return text
+        depth = len(components(link)) - 1
+        target = b"/".join(rest) or b"."
+        return b"../" * depth + target
+
+    def landing(self, link: ViewPath, text: bytes) -> ViewPath | Landing:
+        """Where the link lands, by the text alone where something is missing."""
+        return self._walk(components(link)[:-1], text, links=1, follow_last=True)
+
+    def resolve(self, path: ViewPath, *, follow_last: bool) -> ViewPath | Landing:
+        """Where a path of the view leads once every link on the way is followed; the last one only if asked."""
+        return self._walk([], path[1:], links=0, follow_last=follow_last)
+
+    def _inside(self, text: bytes) -> tuple[HostPath | None, list[bytes]]:
+        """An absolute text as what remains of it under SOURCE or the mount; the remainder still has its `..`."""
+        parts = [part for part in text.split(b"/") if part not in (b"", b".")]
+        for base in self._bases:
+            base_parts = base.split(b"/")[1:] if base != b"/" else []
+            if parts[: len(base_parts)] == base_parts:
+                return base, parts[len(base_parts) :]
+        return None, []
+
+    def _outside(self, text: bytes) -> Landing:
+        try:
+            place = host_path(text)
+        except PathFault:
+            return Landing.HIDDEN
+        return Landing.OUTSIDE if self._policy().shown_outside(place) else Landing.HIDDEN
+
+    def _walk(self, current: list[Name], text: bytes, *, links: int, follow_last: bool) -> ViewPath | Landing:
+        policy = self._policy()
+        places = [policy.root]
+        for name in current:
+            places.append(policy.child(places[-1], name))
+        pending: deque[bytes] = deque()
+        missing_from: int | None = None
+        """How many names are known to exist, once one is missing: what lies below it is judged by its text."""
+        walked = 0
+        seen: set[tuple[bytes, tuple[bytes, ...]]] = set()
+
+        def enter(target: bytes) -> Landing | None:
+            """Put what a link says before what is left to walk; an answer where it leaves the view."""
+            nonlocal missing_from
+            if target.startswith(b"/"):
+                base, rest = self._inside(target)
+                if base is None:
+                    return self._outside(target + b"/" + b"/".join(pending))
+                current.clear()
+                del places[1:]
+                missing_from = None
+                pending.extendleft(reversed(rest))
+            else:
+                pending.extendleft(reversed(target.split(b"/")))
+            return None
+
+        left = enter(text)
+        if left is not None:
+            return left
+        while pending:
+            component = pending.popleft()
+            if component in (b"", b"."):
+                continue
+            walked += 1
+            if walked > MOST_COMPONENTS or len(component) > NAME_MAX:
+                return Landing.HIDDEN
+            if component == b"..":
+                if not current:
+                    return self._outside(self._where + b"/../" + b"/".join(pending))
+                current.pop()
+                places.pop()
+                if missing_from is not None and len(current) <= missing_from:
+                    missing_from = None
+                continue
+            place = policy.child(places[-1], Name(component))
+            if place.standing is Standing.HIDDEN:
+                return Landing.HIDDEN
+            current.append(Name(component))
+            places.append(place)
+            if missing_from is not None or (not pending and not follow_last):
+                continue
+            try:
+                target = self._text_of_link(current)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):
+                    # Another mount, or a link swapped in since: not shown, so neither is what leads to it.
+                    return Landing.HIDDEN
+                missing_from = len(current) - 1
+                continue
+            if target is None:
+                continue
+            links += 1
+            state = (joined(current), tuple(pending))
+            if state in seen:
+                return Landing.LOOP
+            seen.add(state)
+            if links > MOST_LINKS:
+                return Landing.HIDDEN
+            current.pop()
+            places.pop()
+            left = enter(target)
+            if left is not None:
+                return left
+        return ViewPath(joined(current))
+
+    def _text_of_link(self, names: list[Name]) -> bytes | None:
+        """What the link at these names says, None where something else is there."""
+        reached = self._root.reach(ViewPath(joined(names)))
+        try:
+            mode = os.fstat(reached).st_mode
+            if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+                raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+            return self._root.link_text(reached) if stat.S_ISLNK(mode) else None
+        finally:
+            os.close(reached)

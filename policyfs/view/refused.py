@@ -1,0 +1,32 @@
+"""A refusal on its way to whoever asked."""
+
+from __future__ import annotations
+
+import os
+
+from policyfs.policy.paths import ViewPath
+from policyfs.policy.refusals import Refusal
+
+
+class Refused(OSError):
+    """The policy refuses an operation on `path`: an OSError with the refusal's errno and the spec's exact text.
+
+    An OSError, so that a caller who treats a view as a file system needs to know nothing else; `refusal` tells it from
+    what the source itself refused.
+    """
+
+    def __init__(self, refusal: Refusal, path: ViewPath) -> None:
+        self.refusal = refusal
+        self.path = path
+        super().__init__(refusal.errno, refusal.text(path))
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Refused, (self.refusal, self.path))
+
+
+def explained(error: OSError) -> str:
+    """The one-line text of an error from the view, of the policy or of the source."""
+    return str(error) if isinstance(error, Refused) else os.strerror(error.errno or 0)

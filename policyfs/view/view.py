@@ -1,0 +1,600 @@
+"""The one gate: it decides by the policy, and only then touches the source.
+
+Theory. Each method takes a `Location`, a path with the places the policy gives it, and answers in one order: the policy
+by the text alone; then the object, reached by exactly the names that were judged; then whether that object may be shown
+at all (devices, other mounts and links that land on hidden places may not). So neither an answer nor its timing depends
+on whether something exists that the rules hide, and what is swapped in between is judged again or not reached.
+
+`expect` is the object a caller means, where it knows one from an earlier look (the mount's nodes). If the names lead
+elsewhere by now the answer is STALE, never MISSING: the thing was moved away, and a reader who races a rename must not
+take it for gone (DESIGN 5, "Nodes"). An open file is meant by itself, whatever became of its names.
+
+Methods raise `Refused` for what the policy or the judgement of the object refuses, and pass on the source's OSError.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from policyfs.policy import operations
+from policyfs.policy.compiled import Place
+from policyfs.policy.levels import Standing
+from policyfs.policy.paths import ROOT, HostPath, Name, ViewPath, child, components, joined
+from policyfs.policy.policy import Policy
+from policyfs.policy.refusals import Refusal
+from policyfs.view.attributes import Attributes, Identity, settable_mode, shown
+from policyfs.view.files import OpenFile
+from policyfs.view.links import Links
+from policyfs.view.refused import Refused
+from policyfs.view.root import RENAME_EXCHANGE, RENAME_NOREPLACE, Root
+
+_PASSED_ON = os.O_ACCMODE | os.O_APPEND | os.O_TRUNC | os.O_SYNC | os.O_DSYNC
+"""The flags of open(2) that mean something to the source. The rest is the kernel's (O_CLOEXEC), is dealt with before
+(O_CREAT, O_EXCL) or would ask for an alignment that no request keeps (O_DIRECT)."""
+
+_NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV})
+"""What a walk answers where nothing is, or something that no view enters: a link or another mount."""
+
+_USER_ATTRIBUTES = b"user."
+
+
+Target = Identity | OpenFile | None
+"""Which object a caller means: one it knows by its identity, one it holds open, or whatever is there."""
+
+
+class Location(NamedTuple):
+    """A path with what the policy says of it. `above` is the place of its nearest ancestor that is seen; `parent` that
+    of its directory."""
+
+    path: ViewPath
+    place: Place
+    parent: Place
+    above: Place
+
+
+class View:
+    """A directory tree under a policy."""
+
+    def __init__(self, root: Root, policy: Policy, *, named: HostPath | None = None, at: HostPath | None = None) -> None:
+        """`named` is SOURCE as its owner calls it, `at` where the view is mounted; both matter to absolute links."""
+        self.root = root
+        self.policy = policy
+        self.links = Links(root, lambda: self.policy, named or root.source, at)
+        self.alias_of_credential: Callable[[os.stat_result], bool] | None = None
+        """Tells whether a file with several names is one that the denylist hides under another (see `credentials`)."""
+
+    # -- where --------------------------------------------------------------------------------------------------------
+
+    @property
+    def top(self) -> Location:
+        """The location of `/`."""
+        root = self.policy.root
+        return Location(ROOT, root, root, root)
+
+    def child(self, location: Location, name: Name) -> Location:
+        """The location of a name in a directory. Decides nothing yet."""
+        place = location.place
+        return Location(
+            child(location.path, name),
+            self.policy.child(place, name),
+            place,
+            location.above if place.standing is Standing.HIDDEN else place,
+        )
+
+    def locate(self, path: ViewPath) -> Location:
+        """The location of a path, by its text. Decides nothing yet."""
+        location = self.top
+        for name in components(path):
+            location = self.child(location, name)
+        return location
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def attributes(self, location: Location, expect: Target = None) -> Attributes:
+        """What stat(2) shows of a visible object or a passage; of a link, the link's own."""
+        self._seen(location)
+        if isinstance(expect, OpenFile):
+            return shown(location.place, os.fstat(expect.descriptor))
+        try:
+            status = self.root.stat(location.path)
+        except OSError as error:
+            raise self._absent(location, error, expect) from None
+        if expect is not None and expect != (status.st_dev, status.st_ino):
+            raise Refused(Refusal.STALE, location.path)
+        return self._judged(location, status)
+
+    def link_text(self, location: Location, expect: Target = None) -> bytes:
+        """What readlink(2) gives: an absolute target inside SOURCE relative to the link."""
+        with self._reached(location, expect) as (reached, status):
+            if not stat.S_ISLNK(status.st_mode):
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            return self.links.text_in_view(location.path, self.root.link_text(reached))
+
+    def listing(self, location: Location, expect: Target = None) -> Listing:
+        """A directory's entries, as they are now. The caller closes it."""
+        self._seen(location)
+        self._unless(operations.look(location.place), location)
+        with self._reached(location, expect) as (reached, status):
+            if not stat.S_ISDIR(status.st_mode):
+                raise Refused(Refusal.NOT_DIRECTORY, location.path)
+            directory = self.root.reopen(reached, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            return Listing(self, location, directory)
+        except BaseException:
+            os.close(directory)
+            raise
+
+    def access(self, location: Location, wanted: int, expect: Target = None) -> None:
+        """access(2): the policy's word, then the source's permissions for the session's own user."""
+        self._seen(location)
+        self._unless(operations.access(location.place, wanted), location)
+        if location.place.standing is Standing.PASSAGE:
+            return
+        with self._reached(location, expect) as (reached, status):
+            if not stat.S_ISLNK(status.st_mode) and not self.root.accessible(reached, wanted):
+                raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    def file_system(self) -> FileSystem:
+        """What statfs(2) tells: the source's, with the free space rounded down so that it does not count what hidden
+        writers write (security.md 4.4)."""
+        status = self.root.file_system()
+        unit = status.f_frsize or 4096
+        return FileSystem(
+            unit, status.f_blocks, _rounded(status.f_bfree, unit), _rounded(status.f_bavail, unit), status.f_namemax
+        )
+
+    # -- files --------------------------------------------------------------------------------------------------------
+
+    def may_open(self, location: Location, flags: int) -> None:
+        """The policy's word on open(2), before anything is touched."""
+        self._seen(location)
+        writes = flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC
+        self._unless(operations.change(location.place) if writes else operations.look(location.place), location)
+
+    def open(self, location: Location, flags: int, expect: Target = None) -> OpenFile:
+        """Open a regular file that is there. `flags` are open(2)'s; O_RDONLY with O_TRUNC is a write."""
+        self.may_open(location, flags)
+        with self._reached(location, expect) as (reached, status):
+            return self._opened(location, reached, status, flags)
+
+    def _opened(self, location: Location, reached: int, status: os.stat_result, flags: int) -> OpenFile:
+        if stat.S_ISDIR(status.st_mode):
+            raise Refused(Refusal.IS_DIRECTORY, location.path)
+        if not stat.S_ISREG(status.st_mode):
+            code = errno.ELOOP if stat.S_ISLNK(status.st_mode) else errno.ENXIO
+            raise OSError(code, os.strerror(code))
+        writes = flags & os.O_ACCMODE != os.O_RDONLY or bool(flags & os.O_TRUNC)
+        if writes and status.st_mode & (stat.S_ISUID | stat.S_ISGID) and status.st_mode & 0o111:
+            # A daemon of root's would leave the bits in place, and the session would write a program that runs as
+            # somebody else (security.md P7). Setgid without execute is mandatory locking of old, and harmless.
+            raise Refused(Refusal.SET_ID, location.path)
+        descriptor = self.root.reopen(reached, flags & _PASSED_ON)
+        return OpenFile(descriptor, writable=flags & os.O_ACCMODE != os.O_RDONLY, append=bool(flags & os.O_APPEND))
+
+    def create(self, location: Location, flags: int, mode: int, umask: int = 0) -> tuple[OpenFile, Attributes]:
+        """Make a regular file and open it; without O_EXCL, open the one that is there."""
+        self._unless(operations.create(location.parent, location.place), location)
+        with self._directory(location) as (directory, name):
+            try:
+                descriptor = self.root.create(
+                    directory, name, flags & _PASSED_ON & ~os.O_TRUNC, settable_mode(mode, directory=False) & ~umask
+                )
+            except FileExistsError:
+                status = self._status_of_taken(location, directory, name)
+                if flags & os.O_EXCL:
+                    raise Refused(Refusal.EXISTS, location.path) from None
+                file = self.open(location, flags, (status.st_dev, status.st_ino))
+                return file, self._judged(location, status)
+        file = OpenFile(descriptor, writable=flags & os.O_ACCMODE != os.O_RDONLY, append=bool(flags & os.O_APPEND))
+        return file, shown(location.place, os.fstat(descriptor))
+
+    # -- names --------------------------------------------------------------------------------------------------------
+
+    def make_directory(self, location: Location, mode: int, umask: int = 0) -> Attributes:
+        """mkdir(2)."""
+        with self._making(location) as (directory, name):
+            self.root.make_directory(directory, name, settable_mode(mode, directory=True) & 0o1777 & ~umask)
+            return self._made(location, directory, name)
+
+    def make_node(self, location: Location, mode: int, umask: int = 0) -> Attributes:
+        """mknod(2) of a regular file, a fifo or a socket; a device cannot be made."""
+        self._unless(operations.create(location.parent, location.place), location)
+        kind = stat.S_IFMT(mode)
+        if kind not in (stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK):
+            raise Refused(Refusal.NO_DEVICES, location.path)
+        with self._making(location) as (directory, name):
+            self.root.make_node(directory, name, kind | settable_mode(mode, directory=False) & ~umask)
+            return self._made(location, directory, name)
+
+    def make_link(self, location: Location, text: bytes) -> Attributes:
+        """symlink(2). A link that would not be shown is not made."""
+        with self._making(location) as (directory, name):
+            if not self.links.shows(location.path, text):
+                raise Refused(Refusal.DENIED, location.path)
+            self.root.make_link(directory, name, text)
+            return self._made(location, directory, name)
+
+    def link(self, old: Location, new: Location, expect: Target = None) -> Attributes:
+        """link(2): a second name at the same level."""
+        self._seen(old)
+        self._unless(operations.link(old.place, new.parent, new.place), new)
+        with self._reached(old, expect) as (reached, status):
+            if stat.S_ISDIR(status.st_mode):
+                raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+            with self._making(new) as (directory, name):
+                self._still_shown(new, reached, status)
+                self.root.link(reached, directory, name)
+                return self._made(new, directory, name)
+
+    def unlink(self, location: Location) -> Identity:
+        """unlink(2). Gives the identity of what lost the name."""
+        return self._removed(location, directory=False)
+
+    def remove_directory(self, location: Location) -> Identity:
+        """rmdir(2): ENOTEMPTY while anything is in it, hidden or not. Gives the identity of what is gone."""
+        return self._removed(location, directory=True)
+
+    def _removed(self, location: Location, *, directory: bool) -> Identity:
+        self._unless(
+            operations.remove(
+                location.parent, location.place, directory=directory, unknown_missing=self.policy.unknown_missing
+            ),
+            location,
+        )
+        with self._directory(location) as (parent, name):
+            status = self._status_shown(location, parent, name)
+            if stat.S_ISDIR(status.st_mode) != directory:
+                raise Refused(Refusal.NOT_DIRECTORY if directory else Refusal.IS_DIRECTORY, location.path)
+            if directory:
+                self.root.remove_directory(parent, name)
+            else:
+                self.root.unlink(parent, name)
+            return status.st_dev, status.st_ino
+
+    def rename(self, old: Location, new: Location, flags: int = 0) -> Renamed:
+        """renameat2(2) with RENAME_NOREPLACE or RENAME_EXCHANGE, or neither; EINVAL for anything else."""
+        if flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE) or flags == RENAME_NOREPLACE | RENAME_EXCHANGE:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        exchange = flags == RENAME_EXCHANGE
+        self._may_move(old, new, directory=False, exchange=exchange)
+        with self._directory(old) as (old_parent, old_name), self._directory(new) as (new_parent, new_name):
+            moved = self._status_shown(old, old_parent, old_name)
+            replaced = self._status_of_target(new, new_parent, new_name)
+            if replaced is None and exchange:
+                raise Refused(self._unseen(new), new.path)
+            if replaced is not None and flags == RENAME_NOREPLACE:
+                raise Refused(Refusal.EXISTS, new.path)
+            directory = stat.S_ISDIR(moved.st_mode)
+            self._may_move(old, new, directory=directory, exchange=False)
+            self._name_still_shown(new, old_parent, old_name, moved)
+            if exchange and replaced is not None:
+                self._may_move(new, old, directory=stat.S_ISDIR(replaced.st_mode), exchange=False)
+                self._name_still_shown(old, new_parent, new_name, replaced)
+            # Where nothing is shown, nothing may be replaced: what turned up since is judged, not overwritten.
+            careful = RENAME_NOREPLACE if replaced is None else flags
+            try:
+                self.root.rename(old_parent, old_name, new_parent, new_name, careful)
+            except FileExistsError:
+                self._status_of_taken(new, new_parent, new_name)
+                if flags == RENAME_NOREPLACE:
+                    raise Refused(Refusal.EXISTS, new.path) from None
+                self.root.rename(old_parent, old_name, new_parent, new_name, flags)
+            return Renamed(
+                (moved.st_dev, moved.st_ino),
+                None if replaced is None else (replaced.st_dev, replaced.st_ino),
+                directory or (replaced is not None and stat.S_ISDIR(replaced.st_mode)),
+            )
+
+    def _may_move(self, old: Location, new: Location, *, directory: bool, exchange: bool) -> None:
+        unknown_missing = self.policy.unknown_missing
+        self._unless(operations.remove(old.parent, old.place, directory=directory, unknown_missing=unknown_missing), old)
+        self._unless(operations.create(new.parent, new.place), new)
+        if exchange:
+            self._unless(operations.remove(new.parent, new.place, directory=False, unknown_missing=unknown_missing), new)
+            self._unless(operations.create(old.parent, old.place), old)
+        self._unless(operations.move(old.parent, old.place, new.parent, new.place, directory=directory), new)
+
+    # -- attributes ---------------------------------------------------------------------------------------------------
+
+    def change_mode(self, location: Location, mode: int, expect: Target = None) -> None:
+        """chmod(2)."""
+        with self._changing(location, expect) as (reached, status):
+            self.root.change_mode(reached, settable_mode(mode, directory=stat.S_ISDIR(status.st_mode)))
+
+    def change_owner(self, location: Location, uid: int, gid: int, expect: Target = None) -> None:
+        """chown(2), as far as the source lets the session's user; -1 leaves one as it is."""
+        with self._changing(location, expect) as (reached, _):
+            self.root.change_owner(reached, uid, gid)
+
+    def truncate(self, location: Location, size: int, expect: Target = None) -> None:
+        """truncate(2)."""
+        with self._changing(location, expect) as (reached, status):
+            self._opened(location, reached, status, os.O_WRONLY).close()
+            self.root.truncate(reached, size)
+
+    def set_times(self, location: Location, access_ns: int | None, modify_ns: int | None, expect: Target = None) -> None:
+        """utimensat(2), in nanoseconds of the epoch; None is UTIME_OMIT."""
+        with self._changing(location, expect) as (reached, status):
+            self.root.set_times(
+                reached,
+                status.st_atime_ns if access_ns is None else access_ns,
+                status.st_mtime_ns if modify_ns is None else modify_ns,
+            )
+
+    def extended(self, location: Location, name: bytes, expect: Target = None) -> bytes:
+        """getxattr(2) of a `user.*` attribute."""
+        self._seen(location)
+        self._unless(operations.look(location.place), location)
+        if not name.startswith(_USER_ATTRIBUTES):
+            raise Refused(Refusal.UNSUPPORTED, location.path)
+        with self._reached(location, expect) as (reached, _):
+            return self.root.attribute(reached, name)
+
+    def extended_names(self, location: Location, expect: Target = None) -> list[bytes]:
+        """listxattr(2): the `user.*` names."""
+        self._seen(location)
+        self._unless(operations.look(location.place), location)
+        with self._reached(location, expect) as (reached, status):
+            if stat.S_ISLNK(status.st_mode):
+                return []
+            return [name for name in self.root.attributes(reached) if name.startswith(_USER_ATTRIBUTES)]
+
+    def set_extended(self, location: Location, name: bytes, value: bytes, flags: int = 0, expect: Target = None) -> None:
+        """setxattr(2) of a `user.*` attribute, with XATTR_CREATE or XATTR_REPLACE."""
+        with self._changing(location, expect) as (reached, _):
+            if not name.startswith(_USER_ATTRIBUTES):
+                raise Refused(Refusal.UNSUPPORTED, location.path)
+            self.root.set_attribute(reached, name, value, flags)
+
+    def remove_extended(self, location: Location, name: bytes, expect: Target = None) -> None:
+        """removexattr(2) of a `user.*` attribute."""
+        with self._changing(location, expect) as (reached, _):
+            if not name.startswith(_USER_ATTRIBUTES):
+                raise Refused(Refusal.UNSUPPORTED, location.path)
+            self.root.remove_attribute(reached, name)
+
+    # -- deciding -----------------------------------------------------------------------------------------------------
+
+    def _unseen(self, location: Location) -> Refusal:
+        return operations.unseen(location.above, unknown_missing=self.policy.unknown_missing)
+
+    def _seen(self, location: Location) -> None:
+        """Refuse what is hidden by rule. Before any touch of the source."""
+        if location.place.standing is Standing.HIDDEN:
+            raise Refused(self._unseen(location), location.path)
+
+    @staticmethod
+    def _unless(refusal: Refusal | None, location: Location) -> None:
+        if refusal is not None:
+            raise Refused(refusal, location.path)
+
+    def _absent(self, location: Location, error: OSError, expect: Target = None) -> OSError:
+        """What a failed walk means: for an object that was there, that it is elsewhere now; else that it is missing."""
+        if error.errno not in _NOT_THERE:
+            return error
+        if expect is not None:
+            return Refused(Refusal.STALE, location.path)
+        if error.errno == errno.ENOTDIR:
+            at = self._file_on_the_way(location)
+            if at is not None:
+                return Refused(Refusal.NOT_DIRECTORY, at)
+        return Refused(self._unseen(location), location.path)
+
+    def _file_on_the_way(self, location: Location) -> ViewPath | None:
+        """The visible file that a path tries to walk through: only for callers that come with whole paths, since the
+        kernel asks name by name."""
+        names = components(location.path)
+        for length in range(1, len(names)):
+            above = self.locate(ViewPath(joined(names[:length])))
+            try:
+                if not self.attributes(above).is_directory:
+                    return location.path
+            except OSError:
+                return None
+        return None
+
+    # -- judging objects ----------------------------------------------------------------------------------------------
+
+    def _judged(self, location: Location, status: os.stat_result, reached: int | None = None) -> Attributes:
+        """The attributes of an object, if a view shows such an object there; else it is missing."""
+        mode = status.st_mode
+        if stat.S_ISREG(mode):
+            if location.place.standing is Standing.PASSAGE:
+                raise Refused(self._unseen(location), location.path)
+            if status.st_nlink > 1 and self.alias_of_credential is not None and self.alias_of_credential(status):
+                raise Refused(self._unseen(location), location.path)
+            return shown(location.place, status)
+        if stat.S_ISDIR(mode):
+            return shown(location.place, status)
+        if stat.S_ISBLK(mode) or stat.S_ISCHR(mode) or location.place.standing is Standing.PASSAGE:
+            raise Refused(self._unseen(location), location.path)
+        if stat.S_ISLNK(mode):
+            text = self._text(location, status, reached)
+            if not self.links.shows(location.path, text):
+                raise Refused(self._unseen(location), location.path)
+            return shown(location.place, status, len(self.links.text_in_view(location.path, text)))
+        return shown(location.place, status)
+
+    def _text(self, location: Location, status: os.stat_result, reached: int | None) -> bytes:
+        if reached is not None:
+            return self.root.link_text(reached)
+        try:
+            link = self.root.reach(location.path)
+        except OSError as error:
+            raise self._absent(location, error) from None
+        try:
+            again = os.fstat(link)
+            if (again.st_dev, again.st_ino) != (status.st_dev, status.st_ino):
+                raise Refused(Refusal.STALE, location.path)
+            return self.root.link_text(link)
+        finally:
+            os.close(link)
+
+    def _still_shown(self, location: Location, reached: int, status: os.stat_result) -> None:
+        """A link that takes another name lands elsewhere: refuse the name under which it would not be shown."""
+        if stat.S_ISLNK(status.st_mode) and not self.links.shows(location.path, self.root.link_text(reached)):
+            raise Refused(Refusal.DENIED, location.path)
+
+    def _name_still_shown(self, location: Location, directory: int, name: Name, status: os.stat_result) -> None:
+        if stat.S_ISLNK(status.st_mode):
+            reached = self.root.reach_name(directory, name)
+            try:
+                self._still_shown(location, reached, os.fstat(reached))
+            finally:
+                os.close(reached)
+
+    def _status_shown(self, location: Location, directory: int, name: Name) -> os.stat_result:
+        """The status of an entry that is shown; missing otherwise."""
+        try:
+            status = self.root.stat_name(directory, name)
+        except OSError as error:
+            raise self._absent(location, error) from None
+        self._judged(location, status)
+        return status
+
+    def _status_of_target(self, location: Location, directory: int, name: Name) -> os.stat_result | None:
+        """The status of what a rename would replace, None where nothing is; refused where it is not shown."""
+        try:
+            status = self.root.stat_name(directory, name)
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise Refused(operations.taken(location.parent), location.path) from None
+        try:
+            self._judged(location, status)
+        except Refused:
+            raise Refused(operations.taken(location.parent), location.path) from None
+        return status
+
+    def _status_of_taken(self, location: Location, directory: int, name: Name) -> os.stat_result:
+        """After EEXIST: the status of what has the name; refused as taken where it is not shown."""
+        status = self._status_of_target(location, directory, name)
+        if status is None:
+            # It was there and is gone again: as good a moment as any for the caller to try once more.
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return status
+
+    # -- reaching -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _reached(self, location: Location, expect: Target) -> Iterator[tuple[int, os.stat_result]]:
+        """An object that is seen and shown, by an O_PATH descriptor or the one it is open by."""
+        self._seen(location)
+        if isinstance(expect, OpenFile):
+            yield expect.descriptor, os.fstat(expect.descriptor)
+            return
+        try:
+            reached = self.root.reach(location.path)
+        except OSError as error:
+            raise self._absent(location, error, expect) from None
+        try:
+            status = os.fstat(reached)
+            if expect is not None and expect != (status.st_dev, status.st_ino):
+                raise Refused(Refusal.STALE, location.path)
+            self._judged(location, status, reached)
+            yield reached, status
+        finally:
+            os.close(reached)
+
+    @contextmanager
+    def _changing(self, location: Location, expect: Target) -> Iterator[tuple[int, os.stat_result]]:
+        """An object that may be changed."""
+        self._seen(location)
+        self._unless(operations.change(location.place), location)
+        with self._reached(location, expect) as found:
+            yield found
+
+    @contextmanager
+    def _directory(self, location: Location) -> Iterator[tuple[int, Name]]:
+        """The directory that holds a location's name, and that name."""
+        parent, _, name = location.path.rpartition(b"/")
+        if not name:
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        try:
+            directory = self.root.reach_directory(ViewPath(parent or b"/"))
+        except OSError as error:
+            raise self._absent(location, error) from None
+        try:
+            yield directory, Name(name)
+        finally:
+            os.close(directory)
+
+    @contextmanager
+    def _making(self, location: Location) -> Iterator[tuple[int, Name]]:
+        """The directory in which a name may be made. A name that is taken is refused by what has it."""
+        self._unless(operations.create(location.parent, location.place), location)
+        with self._directory(location) as (directory, name):
+            try:
+                yield directory, name
+            except FileExistsError:
+                self._status_of_taken(location, directory, name)
+                raise Refused(Refusal.EXISTS, location.path) from None
+
+    def _made(self, location: Location, directory: int, name: Name) -> Attributes:
+        return self._judged(location, self.root.stat_name(directory, name))
+
+
+class Renamed(NamedTuple):
+    """What a rename moved, and what it replaced or, exchanging, moved the other way."""
+
+    moved: Identity
+    replaced: Identity | None
+    directory: bool
+    """Whether a directory went elsewhere, one way or the other."""
+
+
+class FileSystem(NamedTuple):
+    """The numbers of statfs(2) that a view tells; blocks are of `block_size` bytes. How many inodes there are is not
+    told (0, as btrfs does): the number of free ones counts hidden files."""
+
+    block_size: int
+    blocks: int
+    blocks_free: int
+    blocks_available: int
+    name_max: int
+
+
+_ROUNDED_TO = 1 << 30
+"""Bytes: free space is told by the GiB, or by the MiB where there is less than one."""
+
+
+def _rounded(blocks: int, block_size: int) -> int:
+    step = _ROUNDED_TO if blocks * block_size >= _ROUNDED_TO else 1 << 20
+    return blocks * block_size // step * step // block_size
+
+
+class Listing:
+    """The entries of a directory as they were when it was opened: names judged once, in an order that does not change,
+    so that a position stays valid whatever is removed meanwhile. One descriptor, until `close`."""
+
+    def __init__(self, view: View, location: Location, directory: int) -> None:
+        self._view = view
+        self._location = location
+        self._directory = directory
+        step, place = view.policy.child, location.place
+        self.names = [name for name in view.root.names(directory) if step(place, name).standing is Standing.VISIBLE]
+        """The names that the rules show. A passage is not among them (DESIGN 3), and what stands behind a name may yet
+        be nothing that is shown: `entry` tells."""
+
+    def entry(self, name: Name) -> Attributes | None:
+        """The attributes of one of the names, None where nothing that may be shown is there by now."""
+        location = self._view.child(self._location, name)
+        try:
+            return self._view._judged(location, self._view.root.stat_name(self._directory, name))
+        except OSError:
+            return None
+
+    def sync(self) -> None:
+        """fsync(2) of the directory."""
+        os.fsync(self._directory)
+
+    def close(self) -> None:
+        """Close the descriptor, once."""
+        directory, self._directory = self._directory, -1
+        if directory >= 0:
+            os.close(directory)
