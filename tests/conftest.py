@@ -1,0 +1,35 @@
+"""What every test module may use: see tests/mount/harness.py for real mounts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.register_assert_rewrite("tests.mount.harness")
+
+from tests.mount import harness  # noqa: E402 - after the rewriting of its assertions is asked for
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """An empty directory to make views of."""
+    directory = tmp_path / "source"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture(scope="module")
+def ordinary_user() -> Iterator[harness.Person]:
+    """Somebody who is not root, for the tests of one module."""
+    with harness.ordinary_user() as person:
+        yield person
+
+
+@pytest.fixture(scope="session")
+def as_root() -> None:
+    """Skip what only root can set up."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can set this up")
