@@ -17,6 +17,7 @@ _COMMANDS = {
     "check": "Check a session file and show the levels it gives.",
     "explain": "Say what a session may do with a path, and which rule says so.",
     "view": "List what a session is given, as an agent is told it.",
+    "doctor": "Find what is dangerous in a tree under a policy.",
 }
 
 _EXIT_CODES = """\b

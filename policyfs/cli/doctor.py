@@ -1,0 +1,125 @@
+"""`policyfs doctor`: what is dangerous in a real tree under a policy, before a session is let loose on it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Iterator
+
+import click
+
+from policyfs.cli.options import policy_options, printable
+from policyfs.doctor.examine import Examination, Notice
+from policyfs.doctor.findings import Finding, Kind
+from policyfs.host.faults import Exit, UserFault
+from policyfs.host.load import PolicyOptions, policy_for, session_of, source_of
+from policyfs.policy.paths import HostPath, ViewPath, display
+from policyfs.policy.policy import Policy
+from policyfs.view.root import NoOpenat2, Root
+
+_MOST_SHOWN = 10
+"""Findings of one kind that a person is shown unless they ask for all: more is no longer read."""
+
+
+@click.command("doctor")
+@click.argument("source")
+@policy_options
+@click.option("--all", "show_all", is_flag=True, help=f"Show every finding, not {_MOST_SHOWN} of a kind.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON list of findings, for programs.")
+@click.pass_context
+def command(context: click.Context, source: str, options: PolicyOptions, show_all: bool, as_json: bool) -> None:
+    """Look through SOURCE for what a view cannot guard by itself: git history of hidden files, files with a second name,
+    files that your own tools execute and a session may change, other mounts, case folding, set-id programs. Changes
+    nothing, runs nothing.
+
+    Without any grant it looks at SOURCE as if all of it were granted at stage.
+
+    Exit code 0 means that nothing was found, 1 that something was.
+
+    \b
+      policyfs doctor ~/tree -s session.toml
+      policyfs doctor ~/tree -g /=ro -g /project=stage --json
+    """
+    place = source_of(source)
+    session = session_of(options)
+    if not session.grants and not session.read_roots and not session.write_roots:
+        options = dataclasses.replace(options, grants=("/=stage",))
+        click.echo("policyfs: note: no grant is given; this looks at SOURCE as if it were mounted with -g /=stage", err=True)
+    root = _root(place)
+    try:
+        policy = policy_for(place, options, fold_case=root.folds_case())
+        if policy.opens_nothing:
+            raise UserFault(
+                Exit.POLICY,
+                f"this policy opens nothing of {display(place)}, so there is nothing to guard; ask `policyfs explain "
+                f"{display(place)} /` which rule it is that closes it",
+            )
+        with _progress() as notice:
+            findings = Examination(root, policy, notice).findings()
+    finally:
+        root.close()
+    if as_json:
+        click.echo(json.dumps([finding.as_values() for finding in findings], indent=1))
+    else:
+        _print(findings, policy, show_all=show_all)
+    if findings:
+        context.exit(int(Exit.FAILED))
+
+
+def _root(place: HostPath) -> Root:
+    try:
+        return Root(place)
+    except NoOpenat2:
+        raise UserFault(
+            Exit.MACHINE, "this kernel has no openat2(2), or something forbids it (Linux 5.6 or newer has it)"
+        ) from None
+    except OSError as error:
+        raise UserFault(Exit.PLACE, f"SOURCE {display(place)}: {error.strerror}; name a directory you can read") from None
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Notice]:
+    """On a terminal, a line that says how far the walk is; nothing anywhere else."""
+    if not sys.stderr.isatty():
+        yield lambda looked, path: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(stderr=True)
+    shown_at = time.monotonic()
+    with console.status("looking through SOURCE") as status:
+
+        def notice(looked: int, path: ViewPath) -> None:
+            nonlocal shown_at
+            now = time.monotonic()
+            # A terminal shows no more than this, and drawing costs more than looking.
+            if now - shown_at > 0.1:
+                shown_at = now
+                room = max(10, console.width - 40)
+                status.update(f"looked at {looked:,} entries, now in {escape(display(path)[-room:])}")
+
+        yield notice
+
+
+def _print(findings: list[Finding], policy: Policy, *, show_all: bool) -> None:
+    if not findings:
+        click.echo(f"nothing found in {display(policy.surroundings.source)}")
+        return
+    first = True
+    for kind in Kind:
+        of_kind = [finding for finding in findings if finding.kind is kind]
+        if not of_kind:
+            continue
+        if not first:
+            click.echo()
+        first = False
+        click.echo(f"{kind.title} ({kind.value})")
+        for finding in of_kind if show_all else of_kind[:_MOST_SHOWN]:
+            click.echo(f"  {display(finding.path)} ({finding.level}): {printable(finding.text)}")
+            click.echo(f"      {printable(finding.advice)}")
+        if not show_all and len(of_kind) > _MOST_SHOWN:
+            click.echo(f"  and {len(of_kind) - _MOST_SHOWN} more; --all shows them")

@@ -1,0 +1,335 @@
+"""The walk over the real tree. It goes through the view's own door (`Root`), so that a tree that changes meanwhile can
+lead it nowhere else, and decides nothing but what the policy says of a path."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from policyfs.doctor import executed, git_index
+from policyfs.doctor.findings import Finding, Kind, option, several
+from policyfs.policy.compiled import Place
+from policyfs.policy.denylist import in_view
+from policyfs.policy.levels import Level, Standing
+from policyfs.policy.paths import ROOT, HostPath, Name, PathFault, ViewPath, below, child, host_path, view_path
+from policyfs.policy.policy import Policy
+from policyfs.view.root import Root
+from policyfs.view.view import View
+
+_GIT = Name(b".git")
+_FS_IOC_GETFLAGS = 0x80086601
+_FS_CASEFOLD_FL = 0x40000000
+"""ioctl_iflags(2)."""
+_MOST_OF_A_PACKAGE = 1 << 20
+"""Bytes of a package.json that are read; one that is longer counts as having scripts."""
+
+Notice = Callable[[int, ViewPath], None]
+"""Told of each directory: how many entries were looked at, and which one is next."""
+
+
+@dataclass(slots=True)
+class _Names:
+    """A regular file with several names: those found."""
+
+    count: int
+    names: list[tuple[ViewPath, Place]] = field(default_factory=list)
+
+
+class Examination:
+    """One look at a tree under a policy."""
+
+    def __init__(self, root: Root, policy: Policy, notice: Notice = lambda looked, path: None) -> None:
+        self._root = root
+        self._policy = policy
+        self._view = View(root, policy)
+        self._notice = notice
+        self._looked = 0
+        self._findings: list[Finding] = []
+        self._several: dict[tuple[int, int], _Names] = {}
+
+    def findings(self) -> list[Finding]:
+        """Everything found, by kind and then by path."""
+        if self._root.folds_case():
+            self._fold(ROOT, self._policy.root.level)
+        self._home()
+        waiting: list[tuple[ViewPath, Place, bool]] = [(ROOT, self._policy.root, False)]
+        while waiting:
+            path, place, installed = waiting.pop()
+            self._notice(self._looked, path)
+            waiting += self._directory(path, place, installed)
+        self._many_names()
+        order = list(Kind)
+        return sorted(self._findings, key=lambda finding: (order.index(finding.kind), finding.path))
+
+    def _find(
+        self, kind: Kind, path: ViewPath, level: Level, text: str, advice: str, more: list[bytes] | None = None
+    ) -> None:
+        self._findings.append(Finding(kind, path, level, text, advice, tuple(more or ())))
+
+    # -- walking --------------------------------------------------------------------------------------------------------
+
+    def _directory(self, path: ViewPath, place: Place, installed: bool) -> list[tuple[ViewPath, Place, bool]]:
+        """Look at one directory's entries; gives the directories among them, the first to look at last. Hidden ones are
+        walked too: a file's other name may be there."""
+        try:
+            directory = self._root.reach_directory(path)
+        except OSError as error:
+            self._closed(path, place, error)
+            return []
+        try:
+            if path != ROOT and self._folds(directory):
+                self._fold(path, place.level)
+            names = sorted(self._root.names(directory))
+            return [
+                found
+                for name in reversed(names)
+                if (found := self._entry(directory, path, place, name, installed)) is not None
+            ]
+        except OSError as error:
+            self._closed(path, place, error)
+            return []
+        finally:
+            os.close(directory)
+
+    def _entry(
+        self, directory: int, above: ViewPath, above_place: Place, name: Name, installed: bool
+    ) -> tuple[ViewPath, Place, bool] | None:
+        path, place = child(above, name), self._policy.child(above_place, name)
+        self._looked += 1
+        try:
+            status = self._root.stat_name(directory, name)
+        except OSError as error:
+            if error.errno == errno.EXDEV:
+                self._mount(path, place)
+            elif error.errno != errno.ENOENT:
+                self._closed(path, place, error)
+            return None
+        if name == _GIT and place.standing is not Standing.HIDDEN:
+            self._repository(directory, path, place, status)
+        text = name.decode("utf-8", "surrogateescape")
+        if stat.S_ISDIR(status.st_mode):
+            if not installed and text in executed.DIRECTORIES:
+                self._executed(path, place, executed.DIRECTORIES[text])
+            return path, place, installed or text in executed.INSTALLED
+        if stat.S_ISREG(status.st_mode):
+            self._file(directory, path, place, name, status, installed)
+        return None
+
+    def _file(
+        self, directory: int, path: ViewPath, place: Place, name: Name, status: os.stat_result, installed: bool
+    ) -> None:
+        if status.st_nlink > 1:
+            key = (status.st_dev, status.st_ino)
+            self._several.setdefault(key, _Names(status.st_nlink)).names.append((path, place))
+        if place.level is Level.NONE:
+            return
+        if status.st_mode & (stat.S_ISUID | stat.S_ISGID) and status.st_mode & 0o111:
+            self._find(
+                Kind.SET_ID, path, place.level,
+                f"is mode {stat.S_IMODE(status.st_mode):04o}, owned by user {status.st_uid} and group {status.st_gid}",
+                f"if it need not be: chmod a-s on it; to hide it: -g {option(path)}=none",
+            )  # fmt: skip
+        text = name.decode("utf-8", "surrogateescape")
+        if installed or place.level < Level.STAGE:
+            return
+        if text in executed.FILES:
+            self._executed(path, place, executed.FILES[text])
+        elif text == executed.PACKAGE:
+            content = self._content(directory, name, _MOST_OF_A_PACKAGE)
+            if content is None or executed.has_scripts(content):
+                self._executed(path, place, executed.PACKAGE_REASON)
+
+    def _content(self, directory: int, name: Name, most: int | None = None) -> bytes | None:
+        """What is in a regular file, None for anything else and for one that is longer than `most`. Raises OSError."""
+        reached = self._root.reach_name(directory, name)
+        try:
+            status = os.fstat(reached)
+            if not stat.S_ISREG(status.st_mode) or (most is not None and status.st_size > most):
+                return None
+            with os.fdopen(self._root.reopen(reached, os.O_RDONLY), "rb") as file:
+                return file.read()
+        finally:
+            os.close(reached)
+
+    def _closed(self, path: ViewPath, place: Place, error: OSError) -> None:
+        if place.standing is Standing.HIDDEN or error.errno == errno.ENOENT:
+            return
+        self._find(
+            Kind.NOT_EXAMINED, path, place.level, (error.strerror or "it cannot be read").lower(),
+            f"run the doctor as a user who can read it, or hide it: -g {option(path)}=none",
+        )  # fmt: skip
+
+    # -- what is found ----------------------------------------------------------------------------------------------------
+
+    def _mount(self, path: ViewPath, place: Place) -> None:
+        if place.standing is not Standing.HIDDEN:
+            self._find(
+                Kind.MOUNT, path, place.level, "is another mount",
+                "if a session needs it, mount a view of it on its own, at a place of its own",
+            )  # fmt: skip
+
+    @staticmethod
+    def _folds(directory: int) -> bool:
+        """Whether a directory's flags say that it folds case, as ext4 and f2fs do it: a directory at a time."""
+        listing = Root.reopen(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            flags: int = struct.unpack("=q", fcntl.ioctl(listing, _FS_IOC_GETFLAGS, b"\0" * 8))[0]
+            return bool(flags & _FS_CASEFOLD_FL)
+        except OSError:
+            # A file system without such flags cannot fold a directory at a time.
+            return False
+        finally:
+            os.close(listing)
+
+    def _fold(self, path: ViewPath, level: Level) -> None:
+        self._find(
+            Kind.FOLDING, path, level, "does not tell the case of names apart",
+            "mount with --allow-case-folding, so that rules compare names without regard to case, or move the tree",
+        )  # fmt: skip
+
+    def _executed(self, path: ViewPath, place: Place, reason: str) -> None:
+        if place.level >= Level.STAGE:
+            self._find(
+                Kind.EXECUTED, path, place.level, reason,
+                f"keep it from being changed: --floor {option(path)}=ro; or look at it before you run the tool",
+            )  # fmt: skip
+
+    def _home(self) -> None:
+        """Places of the home that are executed, there or not: a session could make them."""
+        found: dict[ViewPath, str] = {}
+        for home in self._policy.surroundings.homes:
+            for text, reason in executed.HOME.items():
+                path = in_view(host_path(text.encode(), home), self._policy.surroundings.source)
+                if path is not None:
+                    found.setdefault(path, reason)
+        for path, reason in found.items():
+            self._executed(path, self._policy.place(path), reason)
+
+    def _many_names(self) -> None:
+        for several_names in self._several.values():
+            names = several_names.names
+            shown = [(path, place) for path, place in names if place.level is not Level.NONE]
+            hidden = [path for path, place in names if place.level is Level.NONE]
+            elsewhere = several_names.count - len(names)
+            if not shown or (len({place.level for _, place in shown}) == 1 and not hidden and elsewhere <= 0):
+                continue
+            path, place = max(shown, key=lambda one: one[1].level)
+            others = [other for other, _ in names if other != path]
+            said = []
+            if hidden:
+                said.append(f"is hidden as {several(list(hidden))}")
+            said += [
+                f"is at {level} as {several([other for other, its in shown if its.level is level])}"
+                for level in sorted({other.level for _, other in shown} - {place.level})
+            ]
+            if elsewhere > 0:
+                said.append(f"has {elsewhere} more name{'s' if elsewhere > 1 else ''} outside this tree")
+            effect = "is changed under each of them by whoever changes it" if place.level >= Level.STAGE else "can be read"
+            self._find(
+                Kind.NAMES, path, place.level, f"{', '.join(said)}; {effect}",
+                f"make it a file of its own (cp -p, then mv the copy over it), or hide it: -g {option(path)}=none",
+                list(others),
+            )  # fmt: skip
+
+    # -- git --------------------------------------------------------------------------------------------------------------
+
+    def _repository(self, directory: int, path: ViewPath, place: Place, status: os.stat_result) -> None:
+        """A `.git`: the repository itself, or, for a submodule or a linked work tree, a file that names it."""
+        repository: ViewPath | None = path
+        if stat.S_ISREG(status.st_mode):
+            repository = self._named_repository(directory, path)
+        elif not stat.S_ISDIR(status.st_mode):
+            return
+        if repository is None:
+            return
+        for name, reason in executed.GIT.items():
+            inside = child(repository, Name(name.encode()))
+            self._executed(inside, self._policy.place(inside), reason)
+        if self._policy.place(repository).level is Level.NONE:
+            return
+        work_tree = ViewPath(path.rpartition(b"/")[0] or b"/")
+        try:
+            entries = self._tracked(repository)
+        except OSError as error:
+            self._closed(child(repository, Name(b"index")), place, error)
+            return
+        except git_index.NotAnIndex as error:
+            self._find(
+                Kind.NOT_EXAMINED, child(repository, Name(b"index")), place.level, f"is no index that can be read: {error}",
+                "see `git status` there, and hide the repository until it works",
+            )  # fmt: skip
+            return
+        hidden = sorted({entry.path for entry in entries if self._is_hidden(work_tree, entry)})
+        if hidden:
+            self._find(
+                Kind.TRACKED, repository, self._policy.place(repository).level,
+                f"tracks {len(hidden)} hidden path{'s' if len(hidden) > 1 else ''}: {several(list(hidden))}",
+                f"hide the repository: -g {option(repository)}=none; or take them out of it with `git rm --cached` and "
+                "out of its history; a session that runs `git commit -a` commits that they are deleted",
+                list(hidden),
+            )  # fmt: skip
+
+    def _named_repository(self, directory: int, path: ViewPath) -> ViewPath | None:
+        """The repository that a `.git` file names, if it is in the tree: gitrepository-layout(5)."""
+        try:
+            content = self._content(directory, _GIT, _MOST_OF_A_PACKAGE) or b""
+        except OSError:
+            return None
+        if not content.startswith(b"gitdir: "):
+            return None
+        target = content[len(b"gitdir: ") :].rstrip(b"\n")
+        try:
+            if not target.startswith(b"/"):
+                return view_path(target, ViewPath(path.rpartition(b"/")[0] or b"/"))
+            rest = below(host_path(target), HostPath(self._policy.surroundings.source))
+        except PathFault:
+            return None
+        return None if rest is None else ViewPath(b"/" + rest)
+
+    def _tracked(self, repository: ViewPath) -> list[git_index.Entry]:
+        """What a repository's index tracks. Raises OSError and `NotAnIndex`."""
+        try:
+            directory = self._root.reach_directory(repository)
+        except FileNotFoundError:
+            return []
+        try:
+            try:
+                content = self._content(directory, Name(b"index"))
+            except FileNotFoundError:
+                return []
+            if content is None:
+                raise git_index.NotAnIndex("it is no regular file")
+            index = git_index.parse(content)
+            entries = list(index.entries)
+            if index.shared is not None:
+                shared = self._content(directory, Name(b"sharedindex." + index.shared.encode()))
+                entries += git_index.parse(shared or b"").entries
+            return entries
+        finally:
+            os.close(directory)
+
+    def _is_hidden(self, work_tree: ViewPath, entry: git_index.Entry) -> bool:
+        """Whether the view hides what is tracked: by its path, or because the link there lands on something hidden."""
+        try:
+            path = view_path(entry.path, work_tree)
+        except PathFault:
+            return False
+        if self._policy.place(path).standing is Standing.HIDDEN:
+            return True
+        if not entry.is_link:
+            return False
+        try:
+            reached = self._root.reach(path)
+        except OSError:
+            return False
+        try:
+            if not stat.S_ISLNK(os.fstat(reached).st_mode):
+                return False
+            return not self._view.links.shows(path, self._root.link_text(reached))
+        finally:
+            os.close(reached)

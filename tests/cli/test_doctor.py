@@ -1,0 +1,388 @@
+"""`policyfs doctor` on real trees, its findings read back as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policyfs.doctor.git_index import Index, NotAnIndex, parse
+
+PROGRAM = (sys.executable, "-I", "-c", "from policyfs.cli import main; main()")
+IDENTITY = {
+    "GIT_AUTHOR_NAME": "Somebody", "GIT_AUTHOR_EMAIL": "somebody@example.invalid",
+    "GIT_COMMITTER_NAME": "Somebody", "GIT_COMMITTER_EMAIL": "somebody@example.invalid",
+    "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1",
+}  # fmt: skip
+
+Doctor = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home of the test's own, so that nobody's real one is in any answer."""
+    home = tmp_path / "home"
+    home.mkdir()
+    return home
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """The directory that the doctor looks at."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    return tree
+
+
+@pytest.fixture
+def doctor(tree: Path, home: Path) -> Doctor:
+    """Run the doctor on the tree; gives the findings of one kind, and proves that the exit code tells of any."""
+
+    def run(kind: str | None, *options: str) -> list[dict[str, Any]]:
+        done = told(tree, home, "--json", *options)
+        findings: list[dict[str, Any]] = json.loads(done.stdout)
+        assert done.returncode == (1 if findings else 0), done.stderr
+        for finding in findings:
+            assert finding["advice"], finding
+        return [finding for finding in findings if kind in (None, finding["kind"])]
+
+    return run
+
+
+def told(tree: Path, home: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """What the command says."""
+    environment = {**os.environ, "HOME": str(home)}
+    for variable in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR"):
+        environment.pop(variable, None)
+    return subprocess.run(
+        [*PROGRAM, "doctor", str(tree), *options],
+        capture_output=True, text=True, check=False, timeout=60, env=environment, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def git(tree: Path, *arguments: str) -> str:
+    """Run git in the tree, with nobody's configuration."""
+    done = subprocess.run(
+        ["git", *arguments], cwd=tree, env={**os.environ, **IDENTITY}, check=True, capture_output=True, text=True
+    )
+    return done.stdout
+
+
+def paths(findings: list[dict[str, Any]]) -> set[str]:
+    """Where they were found."""
+    return {finding["path"] for finding in findings}
+
+
+def repository_with_secrets(tree: Path) -> None:
+    """A repository that tracks things which a policy may hide."""
+    git(tree, "init", "-q")
+    (tree / "Private").mkdir()
+    (tree / "Private" / "diary.txt").write_text("a secret")
+    (tree / ".env").write_text("TOKEN=1")
+    (tree / "open.txt").write_text("open")
+    git(tree, "add", "-f", ".")
+    git(tree, "commit", "-q", "-m", "everything")
+
+
+def test_tree_without_danger_ends_with_nothing_found(tree: Path, home: Path) -> None:
+    """A plain tree ends with exit code 0 and says that nothing was found."""
+    (tree / "a.txt").write_text("a")
+    done = told(tree, home, "-g", "/=ro")
+    assert (done.returncode, done.stdout) == (0, f"nothing found in {tree}\n")
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_index_that_tracks_hidden_paths_is_found(tree: Path, doctor: Doctor, version: int) -> None:
+    """A repository in the view whose index holds hidden paths is found, whatever the index's version."""
+    repository_with_secrets(tree)
+    (tree / "new.txt").write_text("")
+    # An entry added only by name needs the extended flags, which make git write version 3 where 2 would do.
+    git(tree, "add", "--intent-to-add", "new.txt") if version == 3 else git(
+        tree, "update-index", "--index-version", str(version)
+    )
+    assert parse((tree / ".git" / "index").read_bytes()).version == version
+    found = doctor("tracked-hidden", "-g", "/=stage", "-g", "/Private=none")
+    assert [finding["path"] for finding in found] == ["/.git"]
+    assert found[0]["more"] == [".env", "Private/diary.txt"]
+
+
+def test_index_of_visible_paths_is_no_finding(tree: Path, doctor: Doctor) -> None:
+    """A repository that tracks only what the view shows is not reported."""
+    repository_with_secrets(tree)
+    git(tree, "rm", "-q", "-r", "--cached", ".env", "Private")
+    assert doctor("tracked-hidden", "-g", "/=stage", "-g", "/Private=none") == []
+
+
+def test_hidden_repository_is_no_finding(tree: Path, doctor: Doctor) -> None:
+    """A repository that the view hides cannot tell what it tracks."""
+    repository_with_secrets(tree)
+    assert doctor("tracked-hidden", "-g", "/=stage", "-g", "/Private=none", "-g", "/.git=none") == []
+
+
+def test_tracked_link_to_a_hidden_place_is_found(tree: Path, doctor: Doctor) -> None:
+    """A tracked link is hidden by where it lands, so the index that names it tells of it."""
+    git(tree, "init", "-q")
+    (tree / "pointer").symlink_to("Private/diary.txt")
+    git(tree, "add", "pointer")
+    assert doctor("tracked-hidden", "-g", "/=stage", "-g", "/Private=none")[0]["more"] == ["pointer"]
+
+
+def test_split_index_is_read_whole(tree: Path, doctor: Doctor) -> None:
+    """Entries that a split index leaves in its shared file are found."""
+    repository_with_secrets(tree)
+    git(tree, "update-index", "--split-index")
+    (tree / "later.txt").write_text("later")
+    git(tree, "add", "later.txt")
+    assert parse((tree / ".git" / "index").read_bytes()).shared is not None
+    assert doctor("tracked-hidden", "-g", "/=stage", "-g", "/Private=none")[0]["more"] == [".env", "Private/diary.txt"]
+
+
+def test_linked_work_tree_has_its_own_index(tree: Path, doctor: Doctor) -> None:
+    """The index of a linked work tree is found by the `.git` file that names it, and judged by where that tree lies."""
+    (tree / "main").mkdir()
+    repository_with_secrets(tree / "main")
+    git(tree / "main", "worktree", "add", "-q", "../second")
+    found = doctor("tracked-hidden", "-g", "/=stage", "-g", "/second/Private=none")
+    by_path = {finding["path"]: finding["more"] for finding in found}
+    assert by_path["/main/.git/worktrees/second"] == [".env", "Private/diary.txt"]
+
+
+def test_sha256_repository_is_read(tree: Path, doctor: Doctor) -> None:
+    """An index with SHA-256 names is told from one with SHA-1 names."""
+    git(tree, "init", "-q", "--object-format=sha256")
+    (tree / ".env").write_text("TOKEN=1")
+    git(tree, "add", "-f", ".env")
+    assert doctor("tracked-hidden", "-g", "/=stage")[0]["more"] == [".env"]
+
+
+def test_index_agrees_with_git(tree: Path) -> None:
+    """The parser gives the paths that git lists, odd names and a deep tree among them, in every version."""
+    git(tree, "init", "-q")
+    for name in (b"a\nb", b"\xff\xfe", b"x" * 200, b"dir/" + b"y" * 255, b"dir/sub/z", "ü/ö".encode()):
+        path = os.fsencode(tree) + b"/" + name
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb"):
+            pass
+    git(tree, "add", "-A")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=tree, capture_output=True, check=True).stdout.split(b"\0")[:-1]
+    for version in ("2", "4"):
+        git(tree, "update-index", "--index-version", version)
+        index = parse((tree / ".git" / "index").read_bytes())
+        assert [entry.path for entry in index.entries] == listed
+
+
+def test_index_that_is_cut_off_is_no_index(tree: Path) -> None:
+    """Every shorter piece of an index is refused or gives fewer extensions, never an entry that was not there."""
+    repository_with_secrets(tree)
+    content = (tree / ".git" / "index").read_bytes()
+    whole = set(parse(content).entries)
+    refused = 0
+    for length in range(len(content)):
+        try:
+            piece: Index = parse(content[:length])
+        except NotAnIndex:
+            refused += 1
+        else:
+            assert set(piece.entries) <= whole
+    assert refused > len(content) // 2
+
+
+def test_index_that_cannot_be_read_is_told(tree: Path, doctor: Doctor) -> None:
+    """A broken index is a finding of its own: nothing is known of that repository."""
+    repository_with_secrets(tree)
+    (tree / ".git" / "index").write_bytes(b"DIRC\0\0\0\x09")
+    assert paths(doctor("not-examined", "-g", "/=stage")) == {"/.git/index"}
+
+
+def test_second_name_of_a_hidden_file_is_found(tree: Path, doctor: Doctor) -> None:
+    """A file that is hidden under one name and shown under another is found under the one that is shown."""
+    (tree / "Private").mkdir()
+    (tree / "Private" / "diary.txt").write_text("a secret")
+    os.link(tree / "Private" / "diary.txt", tree / "copy.txt")
+    (found,) = doctor("many-names", "-g", "/=ro", "-g", "/Private=none")
+    assert (found["path"], found["more"]) == ("/copy.txt", ["/Private/diary.txt"])
+    assert "hidden as /Private/diary.txt" in found["text"]
+
+
+def test_second_name_outside_the_tree_is_found(tree: Path, home: Path, doctor: Doctor) -> None:
+    """A file with a name that is not in the tree is found: what a session writes to it changes it there."""
+    (home / "store.txt").write_text("shared")
+    os.link(home / "store.txt", tree / "linked.txt")
+    (found,) = doctor("many-names", "-g", "/=stage")
+    assert "1 more name outside this tree" in found["text"]
+
+
+def test_names_at_two_levels_are_found(tree: Path, doctor: Doctor) -> None:
+    """A file that is protected under one name and can be changed under another is found."""
+    (tree / "Notes").mkdir()
+    (tree / "fixed.txt").write_text("x")
+    os.link(tree / "fixed.txt", tree / "Notes" / "same.txt")
+    (found,) = doctor("many-names", "-g", "/=ro", "-g", "/Notes=stage")
+    assert (found["path"], found["level"]) == ("/Notes/same.txt", "stage")
+    assert "at ro as /fixed.txt" in found["text"]
+
+
+def test_names_that_are_all_at_one_level_are_no_finding(tree: Path, doctor: Doctor) -> None:
+    """Names that can all be seen at the same level keep nothing from anybody."""
+    (tree / "one.txt").write_text("x")
+    os.link(tree / "one.txt", tree / "two.txt")
+    assert doctor("many-names", "-g", "/=ro") == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system of its own")
+def test_nested_mount_is_found(tree: Path, doctor: Doctor) -> None:
+    """Another mount inside the tree is found where it would otherwise be shown, and nothing in it is looked at."""
+    (tree / "data").mkdir()
+    (tree / "Private").mkdir()
+    mounted = []
+    try:
+        for place in (tree / "data", tree / "Private"):
+            subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(place)], check=True)
+            mounted.append(place)
+        (tree / "data" / "Makefile").write_text("all:")
+        assert paths(doctor(None, "-g", "/=stage", "-g", "/Private=none")) == {"/data"}
+    finally:
+        for place in mounted:
+            subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_set_id_program_is_found(tree: Path, doctor: Doctor) -> None:
+    """A set-id program is found; a directory's setgid bit is nothing to tell of."""
+    (tree / "program").write_text("#!/bin/sh\n")
+    (tree / "program").chmod(0o4755)
+    (tree / "shared").mkdir()
+    (tree / "shared").chmod(0o2775)
+    assert paths(doctor("set-id", "-g", "/=ro")) == {"/program"}
+
+
+EXECUTED = {
+    ".envrc": "use nix", "conftest.py": "", "Makefile": "all:", "package.json": '{"scripts": {"test": "true"}}',
+    ".vscode/tasks.json": "{}", ".idea/run.xml": "", ".husky/pre-commit": "", ".mcp.json": "{}",
+    ".claude/settings.json": "{}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXECUTED)
+def test_file_that_tools_execute_is_found_inside_stage_only(tree: Path, doctor: Doctor, name: str) -> None:
+    """What the person's tools execute is found where a session may change it, and not where it may only read it."""
+    for place in ("work", "fixed"):
+        (tree / place / name).parent.mkdir(parents=True)
+        (tree / place / name).write_text(EXECUTED[name])
+    found = paths(doctor("executed", "-g", "/=ro", "-g", "/work=stage"))
+    assert found == {f"/work/{name.partition('/')[0]}"}
+
+
+def test_package_without_scripts_and_installed_packages_are_no_finding(tree: Path, doctor: Doctor) -> None:
+    """npm has nothing to run in a package without scripts, and installed packages are not listed one by one."""
+    (tree / "package.json").write_text('{"name": "plain"}')
+    (tree / "node_modules" / "a").mkdir(parents=True)
+    (tree / "node_modules" / "a" / "package.json").write_text('{"scripts": {"test": "true"}}')
+    assert doctor(None, "-g", "/=stage") == []
+
+
+def test_hooks_and_configuration_of_a_repository_are_found(tree: Path, doctor: Doctor) -> None:
+    """A repository inside stage has hooks and a configuration that git takes programs from; the floor that the advice
+    names takes the finding away."""
+    git(tree, "init", "-q")
+    found = doctor("executed", "-g", "/=stage")
+    assert paths(found) == {"/.git/hooks", "/.git/config"}
+    floors = [option for finding in found for option in ("--floor", finding["path"] + "=ro")]
+    for finding in found:
+        assert f"--floor {finding['path']}=ro" in finding["advice"]
+    assert doctor("executed", "-g", "/=stage", *floors) == []
+
+
+def test_startup_files_of_the_home_are_found_before_they_exist(tree: Path, home: Path) -> None:
+    """A session that may make the home's startup files leaves an order for the next shell."""
+    done = told(home, home, "-g", "/=stage", "--json")
+    assert {"/.bashrc", "/.config/autostart"} <= paths(json.loads(done.stdout))
+
+
+def test_directory_that_cannot_be_read_is_told(tree: Path, home: Path) -> None:
+    """Where the doctor cannot look it says so, rather than that there is nothing."""
+    (tree / "closed").mkdir(mode=0)
+    if os.geteuid() == 0:
+        home.chmod(0o755)
+        for above in (tree, *tree.parents):
+            if above.stat().st_mode & 0o5 != 0o5 and above.stat().st_uid == 0 and above.is_relative_to("/tmp"):
+                above.chmod(0o755)
+        done = subprocess.run(
+            ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
+             *PROGRAM, "doctor", str(tree), "-g", "/=ro", "--json"],
+            capture_output=True, text=True, check=False, timeout=60, env={**os.environ, "HOME": str(home)},
+        )  # fmt: skip
+    else:
+        done = told(tree, home, "-g", "/=ro", "--json")
+    assert [(finding["kind"], finding["path"]) for finding in json.loads(done.stdout)] == [("not-examined", "/closed")]
+
+
+def test_without_a_grant_it_says_what_it_assumes(tree: Path, home: Path) -> None:
+    """Without any grant the tree is looked at as if all of it were at stage, and that is said."""
+    (tree / "Makefile").write_text("all:")
+    done = told(tree, home)
+    assert done.returncode == 1
+    assert "/Makefile (stage)" in done.stdout
+    assert "as if it were mounted with -g /=stage" in done.stderr
+
+
+def test_policy_that_opens_nothing_is_refused(tree: Path, home: Path) -> None:
+    """A policy that opens nothing is a mistake, not a clean bill."""
+    done = told(tree, home, "-g", "/=none")
+    assert done.returncode == 3
+    assert done.stdout == ""
+
+
+def test_odd_names_are_shown_on_one_line(tree: Path, home: Path) -> None:
+    """A name with a newline and one that is no UTF-8 cannot forge a line of the report."""
+    directory = os.fsencode(tree) + b"/a\n\xff\x1b[2J"
+    os.mkdir(directory)
+    with open(directory + b"/Makefile", "wb"):
+        pass
+    done = told(tree, home, "-g", "/=stage")
+    assert "  /a\\n\\xff\\x1b[2J/Makefile (stage): make runs it" in done.stdout.splitlines()
+
+
+def test_long_lists_are_cut_and_say_so(tree: Path, home: Path) -> None:
+    """A person sees ten findings of a kind and how many more there are; --all shows them."""
+    for number in range(13):
+        (tree / f"{number:02}").mkdir()
+        (tree / f"{number:02}" / "Makefile").write_text("")
+    short, whole = told(tree, home, "-g", "/=stage"), told(tree, home, "-g", "/=stage", "--all")
+    assert short.stdout.count("make runs it") == 10
+    assert "and 3 more; --all shows them" in short.stdout
+    assert whole.stdout.count("make runs it") == 13
+
+
+def test_doctor_changes_nothing_and_runs_nothing(tree: Path, doctor: Doctor, tmp_path: Path) -> None:
+    """Looking runs no program that the tree names, and leaves its times as they are."""
+    repository_with_secrets(tree)
+    ran = tmp_path / "ran"
+    git(tree, "config", "core.fsmonitor", f"touch {ran}; false")
+    before = {path: path.lstat().st_mtime_ns for path in tree.rglob("*")}
+    assert doctor("tracked-hidden", "-g", "/=stage")
+    assert {path: path.lstat().st_mtime_ns for path in tree.rglob("*")} == before
+    assert not ran.exists()
+
+
+def test_progress_is_shown_on_a_terminal_only(tree: Path, home: Path) -> None:
+    """Long work tells on a terminal how far it is; what a program reads holds no trace of it."""
+    (tree / "a.txt").write_text("a")
+    master, slave = os.openpty()
+    try:
+        done = subprocess.run(
+            [*PROGRAM, "doctor", str(tree), "-g", "/=ro"],
+            stdout=subprocess.PIPE, stderr=slave, text=True, check=False, timeout=60,
+            env={**os.environ, "HOME": str(home), "TERM": "xterm"},
+        )  # fmt: skip
+        shown = os.read(master, 65536)
+    finally:
+        os.close(slave)
+        os.close(master)
+    assert b"looking through SOURCE" in shown
+    assert done.stdout == f"nothing found in {tree}\n"
