@@ -69,7 +69,7 @@ def cases_of(path: Path) -> list[Json]:
 
 ALL = [pytest.param(case, id=case["id"]) for path in FILES for case in cases_of(path)]
 AREAS = {area: [p for p in FILES if json.loads(p.read_text(encoding="utf-8"))["area"] == area] for area in
-         ("paths", "denylist", "fs_access")}  # fmt: skip
+         ("paths", "denylist", "fs_access", "roots", "instructions")}  # fmt: skip
 FS = [pytest.param(case, id=case["id"]) for path in AREAS["fs_access"] for case in cases_of(path)]
 
 

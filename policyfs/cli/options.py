@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from policyfs.host.faults import Exit, UserFault
-from policyfs.host.load import PolicyOptions
+from policyfs.host.load import PolicyOptions, root_notes
 
 Command = Callable[..., Any]
 
@@ -33,12 +33,12 @@ _POLICY_OPTIONS = (
         help="Hide a path (/x of the view, ~/x of the home) or every name that a glob matches ('*.sql').",
     ),
     click.option(
-        "--read-root", "read_roots", multiple=True, metavar="PLACE",
-        help="A place on this machine that can be read, ~ expanded: sugar for a grant at ro.",
+        "--read-root", "read_roots", multiple=True, metavar="PLACES",
+        help="Places on this machine that can be read, apart by newlines or commas, ~ expanded: sugar for grants at ro.",
     ),
     click.option(
-        "--write-root", "write_roots", multiple=True, metavar="PLACE",
-        help="A place on this machine that can be changed, ~ expanded: sugar for a grant at stage.",
+        "--write-root", "write_roots", multiple=True, metavar="PLACES",
+        help="Places on this machine that can be changed, written alike: sugar for grants at stage.",
     ),
     click.option(
         "--preset", type=click.Choice(["home"]),
@@ -54,6 +54,8 @@ def policy_options(command: Command) -> Command:
     def with_options(**values: Any) -> Any:
         names = PolicyOptions.__dataclass_fields__
         options = PolicyOptions(**{name: values.pop(name) for name in list(values) if name in names})
+        for note in root_notes(options):
+            click.echo(f"policyfs: note: {printable(note)}", err=True)
         return command(options=options, **values)
 
     for option in reversed(_POLICY_OPTIONS):

@@ -12,6 +12,7 @@ from policyfs.policy.compiled import ConflictingRules
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import HostPath, PathFault, ViewPath, display
 from policyfs.policy.policy import Policy, Surroundings, homes_of, host_places
+from policyfs.policy.roots import Roots, split_roots
 from policyfs.policy.session import Session, SessionFaults, level_option, loads, loads_floors
 
 
@@ -71,7 +72,28 @@ def session_of(options: PolicyOptions) -> Session:
             faults.append("--deny: an empty rule, or one with a NUL in it")
     if faults:
         raise UserFault(Exit.POLICY, *faults)
-    return session.with_options(grants, floors, options.deny, options.read_roots, options.write_roots)
+    read, write = _option_roots(options)
+    return session.with_options(grants, floors, options.deny, _texts(read), _texts(write))
+
+
+def root_notes(options: PolicyOptions) -> list[str]:
+    """What a person should know of the roots that options give: each entry that is none. The others hold, as
+    lam-file-access.txt has it for a text of roots (docs/decisions/0003-roots.md)."""
+    return [
+        f"{option}: {bad}; the other roots hold"
+        for option, roots in zip(("--read-root", "--write-root"), _option_roots(options), strict=True)
+        for bad in roots.reported
+    ]
+
+
+def _option_roots(options: PolicyOptions) -> tuple[Roots, Roots]:
+    """The read and the write roots of options, each of which is a text of roots."""
+    home = places.home()
+    return split_roots("\n".join(options.read_roots), home), split_roots("\n".join(options.write_roots), home)
+
+
+def _texts(roots: Roots) -> tuple[str, ...]:
+    return tuple(root.decode("utf-8", "surrogateescape") for root in roots.roots)
 
 
 def policy_for(source: HostPath, options: PolicyOptions, *, fold_case: bool = False) -> Policy:

@@ -1,0 +1,60 @@
+"""Roots: places of the machine that a person opens for reading or for writing, as one text (lam-file-access.txt,
+"Preferences").
+
+A text of roots comes from a field that a person fills in, so one wrong line must not take the others away; it must not
+pass unseen either. `split_roots` therefore gives both: the roots that hold, and what is wrong with the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from policyfs.policy.paths import HostPath, PathFault, display, from_text, host_path
+
+_SEPARATORS = re.compile(r"[\n,]")
+
+
+class NoRoot(NamedTuple):
+    """An entry that is no root."""
+
+    entry: str
+    """As it was written, without the blanks around it."""
+    fault: str
+    """Why: as `PathFault` has it."""
+
+    def __str__(self) -> str:
+        return f"`{display(from_text(self.entry))}` is no root ({self.fault}); write /like/this or ~/like/this"
+
+
+class Roots(NamedTuple):
+    """The roots of a text, and the entries that are none."""
+
+    roots: tuple[HostPath, ...]
+    """Absolute and resolved by their text, in the order written, each once."""
+    reported: tuple[NoRoot, ...]
+    """The entries that are no roots, in the order written, each once."""
+
+
+def split_roots(text: str, home: HostPath) -> Roots:
+    r"""The roots in a text: split on newlines and commas, blanks around an entry dropped, empty entries dropped, a
+    leading `~` or `~/` expanded to `home`. Whether a place exists is not asked: it may be made later. An entry that is
+    not absolute is reported, and the others hold. Spec: lam-file-access.txt, "Preferences".
+
+    >>> found = split_roots("~/Downloads, /srv/data\nnotes", HostPath(b"/home/ada"))
+    >>> found.roots
+    (b'/home/ada/Downloads', b'/srv/data')
+    >>> found.reported
+    (NoRoot(entry='notes', fault='not absolute'),)
+    """
+    roots: dict[HostPath, None] = {}
+    reported: dict[NoRoot, None] = {}
+    for entry in _SEPARATORS.split(text):
+        written = entry.strip()
+        if not written:
+            continue
+        try:
+            roots.setdefault(host_path(from_text(written), home))
+        except PathFault as fault:
+            reported.setdefault(NoRoot(written, fault.fault))
+    return Roots(tuple(roots), tuple(reported))
