@@ -1,0 +1,149 @@
+"""The command line of the benchmark."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import click
+
+from benchmarks import table
+from benchmarks.data import Data, Sizes
+from benchmarks.lines import LINES, Line
+from benchmarks.measure import Bench, Row
+from benchmarks.systems import ALL, Failed, System, write_session
+
+_QUICK_SCALE, _QUICK_ROUNDS = 0.1, 2
+
+
+@click.command()
+@click.option("--only", metavar="WORDS", help="Lines whose name holds one of these words, separated by commas.")
+@click.option("--systems", default=",".join(ALL), show_default=True, help="The file systems to measure.")
+@click.option("--rounds", type=click.IntRange(1), help="How often; the best counts. [default: 5]")
+@click.option("--quick", is_flag=True, help="A tenth of the data and two rounds: under a minute.")
+@click.option("--large", is_flag=True, help="Also a tree of 100,000 files and a source of 1,000,000.")
+@click.option("--scale", type=click.FloatRange(0.001, 1.0), help="So much of the data (0.1 is a tenth).")
+@click.option("--data", "place", type=click.Path(path_type=Path), help="Where the data is built and kept.")
+@click.option("--watchdog", default=120.0, show_default=True, help="The most seconds that one command may take.")
+@click.option("--json", "as_json", is_flag=True, help="Every measurement, for programs.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Ratios only, as BENCHMARKS.md has them.")
+@click.option("--list", "listing", is_flag=True, help="Name the lines and end.")
+def main(
+    only: str | None,
+    systems: str,
+    rounds: int | None,
+    quick: bool,
+    large: bool,
+    scale: float | None,
+    place: Path | None,
+    watchdog: float,
+    as_json: bool,
+    as_markdown: bool,
+    listing: bool,
+) -> None:
+    """Time native, bindfs and policyfs side by side.
+
+    \b
+      scripts/bench --quick
+      scripts/bench --only 'git status,rg' --rounds 5
+      POLICYFS_BENCH_PYTHON=/other/venv/bin/python scripts/bench    # measure another checkout
+    """
+    lines = _selected(only, large)
+    if listing:
+        click.echo("\n".join(name for line in lines for name in line.names))
+        return
+    if not lines:
+        raise click.UsageError(f"no line holds {only!r}; --list names them")
+    names = systems.split(",")
+    unknown = sorted(set(names) - set(ALL))
+    if unknown:
+        raise click.UsageError(f"no file system {', '.join(unknown)}; there are {', '.join(ALL)}")
+    rounds = rounds or (_QUICK_ROUNDS if quick else 5)
+    scale = scale or (_QUICK_SCALE if quick else 1.0)
+    # SIGTERM would end this process without its finally, and leave mounts.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    rows: list[Row] = []
+    try:
+        with _benched(place or _usual_place(), scale, names, rounds, watchdog, large) as bench:
+            for line in lines:
+                begin = time.monotonic()
+                rows += bench.line(line)
+                _say(f"{', '.join(line.names)} ({time.monotonic() - begin:.1f} s)")
+    except KeyboardInterrupt:
+        _say("interrupted; this is what there is")
+    except Failed as fault:
+        raise click.ClickException(str(fault)) from None
+    said = table.conditions(rounds, scale)
+    if as_json:
+        click.echo(table.as_json(rows, names, said))
+    elif as_markdown:
+        click.echo(table.markdown(rows, said))
+    else:
+        table.print_table(rows, names, said)
+    if any(row.faults for row in rows):
+        sys.exit(1)
+
+
+def _selected(only: str | None, large: bool) -> list[Line]:
+    words = [word.strip() for word in (only or "").split(",")]
+    return [
+        line
+        for line in LINES
+        if any(word in name for word in words for name in line.names) and (large or only or not line.large)
+    ]
+
+
+def _say(text: str) -> None:
+    click.echo(f"bench: {text}", err=True)
+
+
+def _usual_place() -> Path:
+    """Below the temporary directory, ours alone: a place of another user there could be a trap."""
+    place = Path(tempfile.gettempdir()) / f"policyfs-benchmark-{os.getuid()}"
+    place.mkdir(mode=0o700, exist_ok=True)
+    found = place.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise click.UsageError(f"{place} is not a directory of yours; name another with --data")
+    return place
+
+
+@contextlib.contextmanager
+def _benched(place: Path, scale: float, names: list[str], rounds: int, watchdog: float, large: bool):
+    """Data built, loops compiled, file systems mounted; everything ended however it goes."""
+    # Data of different scales side by side: a quick run does not throw a full one's away.
+    directory = place.resolve() / f"scale-{scale:g}"
+    directory.mkdir(parents=True, exist_ok=True)
+    with open(directory / "lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Failed(
+                f"another benchmark runs over {directory}; wait for it, or name another place with --data"
+            ) from None
+        data = Data(directory, Sizes().scaled(scale), _say)
+        data.build(names, large=large)
+        write_session(directory / "session.toml", data.sizes.repository_directories)
+        loops = directory / "loops"
+        subprocess.run(["gcc", "-O2", "-o", loops, Path(__file__).with_name("loops.c")], check=True)
+        mounted: list[System] = []
+        try:
+            for name in names:
+                system = ALL[name](directory, data.source(name), watchdog)
+                mounted.append(system)
+                # What a run that was killed has left.
+                system.remount()
+            yield Bench(mounted, data, str(loops), rounds, watchdog, _say)
+        finally:
+            for system in mounted:
+                system.unmount()
+
+
+main(prog_name="scripts/bench")

@@ -1,0 +1,142 @@
+"""Rounds: every line on every file system in turn, so that what else the machine does hits all of them alike."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.data import Data
+from benchmarks.lines import COLD, WARM, Line, Place
+from benchmarks.systems import Failed, System, run
+
+_REPEAT_SECONDS = 0.2
+_MOST_REPEATS = 10
+"""A warm measurement is repeated back to back within a round, at least twice, until it has taken this long: caches with
+a life of one second (bindfs) must not have ended only because the other two had their turn in between."""
+
+_DROP_CACHES = Path("/proc/sys/vm/drop_caches")
+
+
+@dataclass
+class Row:
+    """One row of the table: the best that each file system did. `values` keeps every measurement."""
+
+    name: str
+    state: str
+    unit: str = "s"
+    values: dict[str, list[float]] = field(default_factory=dict)
+    faults: dict[str, str] = field(default_factory=dict)
+
+    def add(self, system: str, value: float) -> None:
+        self.values.setdefault(system, []).append(value)
+
+    def best(self, system: str) -> float | None:
+        """The least: what is above it, the rest of the machine has added. None where a measurement failed."""
+        if system in self.faults or system not in self.values:
+            return None
+        return min(self.values[system])
+
+    def spread(self, system: str) -> float | None:
+        """How far the median lies above the best, as a ratio: what a reader may take for noise."""
+        best = self.best(system)
+        return None if not best else statistics.median(self.values[system]) / best
+
+    def ratio(self, system: str, to: str) -> float | None:
+        one, other = self.best(system), self.best(to)
+        return None if one is None or not other else one / other
+
+
+@dataclass
+class Bench:
+    """The file systems under measurement, mounted."""
+
+    systems: list[System]
+    data: Data
+    loops_program: str
+    rounds: int
+    watchdog: float
+    say: Callable[[str], None]
+
+    def line(self, line: Line) -> list[Row]:
+        """All rows of a line."""
+        rows: list[Row] = []
+        for state in line.states:
+            made = [Row(name, state if len(line.states) > 1 else "") for name in line.names]
+            if state == COLD:
+                self._cold(line, made)
+            else:
+                self._warm(line, made)
+            rows += made
+        return rows
+
+    def _cold(self, line: Line, rows: list[Row]) -> None:
+        for number in range(self.rounds):
+            for system in self._in_turn(number):
+                self._guarded(system, rows, lambda system=system: self._cold_once(line, system, rows))
+
+    def _cold_once(self, line: Line, system: System, rows: list[Row]) -> None:
+        system.unmount()
+        self.drop([system.source / "data" / part for part in line.reads])
+        system.mount()
+        self._take(line, system, rows)
+
+    def _warm(self, line: Line, rows: list[Row]) -> None:
+        for system in self.systems:
+            if not line.writes:
+                self._guarded(system, rows, lambda system=system: line.measure(self._place(system)))
+        for number in range(self.rounds):
+            for system in self._in_turn(number):
+                self._guarded(system, rows, lambda system=system: self._warm_round(line, system, rows))
+
+    def _warm_round(self, line: Line, system: System, rows: list[Row]) -> None:
+        begin = time.perf_counter()
+        for repeat in range(_MOST_REPEATS):
+            self._take(line, system, rows)
+            if time.perf_counter() - begin > _REPEAT_SECONDS and (line.writes or repeat > 0):
+                return
+
+    def _take(self, line: Line, system: System, rows: list[Row]) -> None:
+        for row, seconds in zip(rows, line.measure(self._place(system)), strict=True):
+            row.add(system.name, seconds)
+
+    def _guarded(self, system: System, rows: list[Row], step: Callable[[], object]) -> None:
+        """A fault costs its file system the line, not the run: it is told, and a fresh mount goes on."""
+        if any(system.name in row.faults for row in rows):
+            return
+        try:
+            step()
+        except Failed as fault:
+            self.say(f"{system.name}: {fault}")
+            for row in rows:
+                row.faults[system.name] = str(fault)
+            system.remount()
+
+    def _place(self, system: System) -> Place:
+        return Place(system, self.data, self.loops_program)
+
+    def _in_turn(self, number: int) -> list[System]:
+        first = number % len(self.systems)
+        return self.systems[first:] + self.systems[:first]
+
+    def drop(self, paths: list[Path]) -> None:
+        """Make the source cold: its pages, and where the kernel lets us its names and attributes as well."""
+        if can_drop_caches():
+            run(["sync"], cwd=self.data.directory, watchdog=self.watchdog)
+            _DROP_CACHES.write_text("3")
+        elif paths:
+            run([self.loops_program, "drop", *map(str, paths)], cwd=self.data.directory, watchdog=self.watchdog)
+
+
+def can_drop_caches() -> bool:
+    """Only root can, and not in every container."""
+    try:
+        with open(_DROP_CACHES, "w"):
+            return True
+    except OSError:
+        return False
+
+
+__all__ = ["COLD", "WARM", "Bench", "Row", "can_drop_caches"]
