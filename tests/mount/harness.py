@@ -37,6 +37,8 @@ from typing import Any
 import pytest
 
 from policyfs.host import mounts
+from policyfs.host.mounts import Mount
+from policyfs.policy.paths import HostPath
 
 PROGRAM = (sys.executable, "-I", "-c", "from policyfs.cli import main; main()")
 """The `policyfs` command of the interpreter that runs the tests."""
@@ -121,12 +123,12 @@ def errno_of(act: Callable[..., Any], *arguments: Any) -> str | None:
 # -- who acts ------------------------------------------------------------------------------------------------------------
 
 
-def _mount_of(line: bytes) -> mounts.Mount:
+def _mount_of(line: bytes) -> Mount:
     """A line of mountinfo (proc(5)). A reading of our own, so that a fault in the product's does not hide itself."""
     before, _, after = line.partition(b" - ")
     _, _, device, _, point, *_ = before.split(b" ")
     unescaped = re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8)]), point)
-    return mounts.Mount(mounts.HostPath(unescaped), after.split(b" ")[0].decode(), device.decode())
+    return Mount(HostPath(unescaped), after.split(b" ")[0].decode(), device.decode())
 
 
 @dataclass
@@ -141,10 +143,11 @@ class Person:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The tests' environment with this home."""
+        """The tests' environment with this home; `python3` is the interpreter that runs the tests."""
         return {
             **{key: value for key, value in os.environ.items() if not key.startswith(("XDG_", "GIT_"))},
             "HOME": str(self.home),
+            "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}",
             "XDG_CACHE_HOME": str(self.home / ".cache"),
             "XDG_CONFIG_HOME": str(self.home / ".config"),
             "XDG_RUNTIME_DIR": str(self.home / ".run"),
@@ -154,7 +157,7 @@ class Person:
 
     def command(self, *argv: str | os.PathLike[str], cwd: str | os.PathLike[str] | None = None) -> list[str]:
         """The argument vector that does this as this person, in `cwd`, their home unless said otherwise."""
-        words = ["env", "-C", os.fspath(cwd or self.home), *map(os.fspath, argv)]
+        words = ["env", "-C", os.fspath(cwd or self.home), *(os.fspath(word) for word in argv)]
         if self.namespace is None:
             return words
         enter = ["nsenter", "-t", str(self.namespace), "-m", "--"]
@@ -198,14 +201,14 @@ class Person:
         """Run the `policyfs` command as this person."""
         return self.run(*PROGRAM, *arguments, cwd=cwd)
 
-    def mounts(self) -> list[mounts.Mount]:
+    def mount_table(self) -> list[Mount]:
         """The mounts that this person sees."""
         with open(f"/proc/{self.namespace or 'self'}/mountinfo", "rb") as table:
             return [_mount_of(line) for line in table]
 
-    def mount_at(self, point: Path) -> mounts.Mount | None:
+    def mount_at(self, point: Path) -> Mount | None:
         """The uppermost mount at this place, as this person sees it."""
-        return next((mount for mount in reversed(self.mounts()) if mount.point == os.fsencode(point)), None)
+        return next((mount for mount in reversed(self.mount_table()) if mount.point == os.fsencode(point)), None)
 
     def unmount(self, point: Path, *, lazily: bool = False) -> subprocess.CompletedProcess[str]:
         """umount, or fusermount3 -u for somebody who is not root."""
