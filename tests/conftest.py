@@ -13,6 +13,13 @@ pytest.register_assert_rewrite("tests.mount.harness")
 from tests.mount import harness  # noqa: E402 - after the rewriting of its assertions is asked for
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """An option must be known before any test directory is looked into, so it stands here."""
+    parser.addoption(
+        "--race-seconds", type=float, default=5.0, metavar="S", help="how long each race in tests/adversary runs (5)"
+    )
+
+
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """An empty directory to make views of."""
