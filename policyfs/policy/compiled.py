@@ -195,10 +195,9 @@ class Compiled:
         built = [place]
         while waiting:
             branch, state, place = waiting.pop()
-            if not branch.children:
-                place.rest = Place(place.level, place.rule, place.considered, named=False) if place.named else place
-                continue
-            place.rest = Place(place.level, place.rule, place.considered, named=False)
+            # The root is never its own rest: it can be a passage where nothing below it is open.
+            if branch.children or place.named or branch is root:
+                place.rest = Place(place.level, place.rule, place.considered, named=False)
             if state.denial is not None:
                 continue
             for key, below in branch.children.items():

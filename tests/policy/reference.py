@@ -1,0 +1,134 @@
+"""The policy, naively: the spec and DESIGN 3 and 4 read aloud, for paths given as text and rules given as lists.
+
+Nothing is compiled, kept or shared with policyfs/policy: every answer looks through every rule again. It is what the
+compiled policy is compared with, so it must be right by being read. Levels are the numbers 0 to 3.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import unicodedata
+
+NONE, RO, STAGE = 0, 1, 2
+
+
+def fold(text: str) -> str:
+    """A name or a glob without its case."""
+    return unicodedata.normalize("NFKC", text).casefold()
+
+
+def covers(rule: str, path: str) -> bool:
+    """A rule on a path covers it and everything below it."""
+    return rule == "/" or path == rule or path.startswith(rule + "/")
+
+
+def most_specific(rules: list[tuple[str, int]], path: str) -> int | None:
+    """The level of the longest path among the rules that cover this one."""
+    covering = [(len(rule), level) for rule, level in rules if covers(rule, path)]
+    return max(covering)[1] if covering else None
+
+
+@dataclasses.dataclass
+class Reference:
+    """A session's rules as lists, and what they answer. An answer is the name of an errno, or None: allowed."""
+
+    grants: list[tuple[str, int]]
+    floors: dict[str, list[tuple[str, int]]]
+    boundary: str
+    denied_paths: list[str]
+    denied_names: list[str]
+    built_in_names: list[str]
+    excepted_names: list[str]
+    unknown_missing: bool = False
+
+    def denied(self, path: str) -> bool:
+        """The denylist matches the path or any directory above it."""
+
+        def matches(name: str, globs: list[str]) -> bool:
+            return any(fnmatch.fnmatchcase(fold(name), fold(glob)) for glob in globs)
+
+        return any(covers(rule, path) for rule in self.denied_paths) or any(
+            matches(name, self.denied_names)
+            or (matches(name, self.built_in_names) and not matches(name, self.excepted_names))
+            for name in path.split("/")[1:]
+        )
+
+    def level(self, path: str) -> int:
+        """DESIGN 3: the least of grant, floors, boundary and denylist."""
+        caps = [most_specific(floors, path) for floors in self.floors.values()]
+        return min(
+            most_specific(self.grants, path) or NONE,
+            *(cap for cap in caps if cap is not None),
+            3 if covers(self.boundary, path) else NONE,
+            NONE if self.denied(path) else 3,
+        )
+
+    def rules_below(self, path: str) -> list[str]:
+        """The paths strictly below this one that a rule names."""
+        named = [rule for rule, _ in [*self.grants, *(floor for floors in self.floors.values() for floor in floors)]]
+        return [rule for rule in [*named, self.boundary, *self.denied_paths] if rule != path and covers(path, rule)]
+
+    def standing(self, path: str) -> str:
+        """Visible, a passage (none, with something visible below, or the root), or hidden. Were a path without a rule
+        of its own visible below, the nearest rule above it and below here would be, too."""
+        if self.level(path) >= RO:
+            return "visible"
+        return "passage" if path == "/" or any(self.level(rule) >= RO for rule in self.rules_below(path)) else "hidden"
+
+    def unseen(self, path: str) -> str:
+        """Spec, "A granted path under a path that is not": by the nearest ancestor that is visible or a passage."""
+        while True:
+            path = above(path)
+            if self.standing(path) != "hidden":
+                return "EACCES" if self.standing(path) == "passage" and not self.unknown_missing else "ENOENT"
+
+    def lookup(self, path: str) -> str | None:
+        """Whether the path may be looked up; whether it is there the source says."""
+        return self.unseen(path) if self.standing(path) == "hidden" else None
+
+    def look(self, path: str) -> str | None:
+        """Spec, "What each operation needs": `ro`; a passage is denied."""
+        return self.lookup(path) or ("EACCES" if self.standing(path) == "passage" else None)
+
+    def change(self, path: str) -> str | None:
+        """The same: `stage`."""
+        return self.look(path) or ("EROFS" if self.level(path) < STAGE else None)
+
+    def create(self, path: str) -> str | None:
+        """DESIGN 4, the rows of making a name."""
+        parent = above(path)
+        if self.standing(parent) != "visible":
+            return self.lookup(parent) or "EACCES"
+        if self.level(path) == NONE:
+            return "EROFS" if self.level(parent) == RO else "EACCES"
+        return "EROFS" if self.level(path) < STAGE else None
+
+    def remove(self, path: str, *, directory: bool) -> str | None:
+        """DESIGN 4, the rows of taking a name away. A directory that a grant or floor names stays."""
+        if self.lookup(path) or "passage" in (self.standing(path), self.standing(above(path))):
+            return self.lookup(path) or "EACCES"
+        if self.level(path) < STAGE:
+            return "EROFS"
+        named = [rule for rules in [self.grants, *self.floors.values()] for rule, _ in rules]
+        return self.outranked("EBUSY", path) if directory and path in named else None
+
+    def link(self, old: str, new: str) -> str | None:
+        """DESIGN 4: a second name at the same level."""
+        refused = self.look(old) or self.create(new)
+        return refused or (self.outranked("EXDEV", new) if self.level(old) != self.level(new) else None)
+
+    def rename(self, old: str, new: str, *, directory: bool) -> str | None:
+        """DESIGN 4: nothing changes its level by moving, nor does anything below it."""
+        refused = self.remove(old, directory=directory) or self.create(new)
+        crosses = self.level(old) != self.level(new) or (directory and self.rules_below(old) + self.rules_below(new))
+        return refused or (self.outranked("EXDEV", old, new) if crosses else None)
+
+    def outranked(self, code: str, *paths: str) -> str:
+        """In a parent at ro the answer is EROFS instead."""
+        return "EROFS" if any(self.level(above(path)) == RO for path in paths) else code
+
+
+def above(path: str) -> str:
+    """The directory that holds a path."""
+    return path.rpartition("/")[0] or "/"
