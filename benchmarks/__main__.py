@@ -11,22 +11,25 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from benchmarks import table
 from benchmarks.data import Data, Sizes
-from benchmarks.lines import LINES, Line
+from benchmarks.lines import Line, lines
 from benchmarks.measure import Bench, Row
-from benchmarks.systems import ALL, Failed, System, write_session
+from benchmarks.systems import BEFORE, BINDFS, KINDS, NATIVE, POLICYFS, Failed, Policyfs, System, write_session
 
+_USUAL = (NATIVE, BINDFS, POLICYFS)
 _QUICK_SCALE, _QUICK_ROUNDS = 0.1, 2
 
 
 @click.command()
 @click.option("--only", metavar="WORDS", help="Lines whose name holds one of these words, separated by commas.")
-@click.option("--systems", default=",".join(ALL), show_default=True, help="The file systems to measure.")
+@click.option("--systems", default=",".join(_USUAL), show_default=True, help="The file systems to measure.")
+@click.option("--before", metavar="PYTHON", help="Measure the policyfs of another interpreter too, in the same rounds.")
 @click.option("--rounds", type=click.IntRange(1), help="How often; the best counts. [default: 5]")
 @click.option("--quick", is_flag=True, help="A tenth of the data and two rounds: under a minute.")
 @click.option("--large", is_flag=True, help="Also a tree of 100,000 files and a source of 1,000,000.")
@@ -39,6 +42,7 @@ _QUICK_SCALE, _QUICK_ROUNDS = 0.1, 2
 def main(
     only: str | None,
     systems: str,
+    before: str | None,
     rounds: int | None,
     quick: bool,
     large: bool,
@@ -55,25 +59,30 @@ def main(
       scripts/bench --quick
       scripts/bench --only 'git status,rg' --rounds 5
       POLICYFS_BENCH_PYTHON=/other/venv/bin/python scripts/bench    # measure another checkout
+      scripts/bench --before /other/venv/bin/python                 # measure both, side by side
     """
-    lines = _selected(only, large)
-    if listing:
-        click.echo("\n".join(name for line in lines for name in line.names))
-        return
-    if not lines:
-        raise click.UsageError(f"no line holds {only!r}; --list names them")
-    names = systems.split(",")
-    unknown = sorted(set(names) - set(ALL))
-    if unknown:
-        raise click.UsageError(f"no file system {', '.join(unknown)}; there are {', '.join(ALL)}")
     rounds = rounds or (_QUICK_ROUNDS if quick else 5)
     scale = scale or (_QUICK_SCALE if quick else 1.0)
+    sizes = Sizes().scaled(scale)
+    chosen = _chosen(sizes, only, large)
+    if listing:
+        click.echo("\n".join(name for line in chosen for name in line.names))
+        return
+    if not chosen:
+        raise click.UsageError(f"no line holds {only!r}; --list names them, and --large measures more")
+    names = systems.split(",")
+    unknown = sorted(set(names) - set(_USUAL))
+    if unknown:
+        raise click.UsageError(f"no file system {', '.join(unknown)}; there are {', '.join(_USUAL)}")
+    if before:
+        names.append(BEFORE)
+    pythons = {POLICYFS: os.environ.get("POLICYFS_BENCH_PYTHON") or sys.executable, BEFORE: before or ""}
     # SIGTERM would end this process without its finally, and leave mounts.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     rows: list[Row] = []
     try:
-        with _benched(place or _usual_place(), scale, names, rounds, watchdog, large) as bench:
-            for line in lines:
+        with _benched(place or _usual_place(), scale, names, pythons, rounds, watchdog, large) as bench:
+            for line in chosen:
                 begin = time.monotonic()
                 rows += bench.line(line)
                 _say(f"{', '.join(line.names)} ({time.monotonic() - begin:.1f} s)")
@@ -92,12 +101,12 @@ def main(
         sys.exit(1)
 
 
-def _selected(only: str | None, large: bool) -> list[Line]:
+def _chosen(sizes: Sizes, only: str | None, large: bool) -> list[Line]:
     words = [word.strip() for word in (only or "").split(",")]
     return [
         line
-        for line in LINES
-        if any(word in name for word in words for name in line.names) and (large or only or not line.large)
+        for line in lines(sizes)
+        if (large or not line.large) and any(word in name for word in words for name in line.names)
     ]
 
 
@@ -116,7 +125,9 @@ def _usual_place() -> Path:
 
 
 @contextlib.contextmanager
-def _benched(place: Path, scale: float, names: list[str], rounds: int, watchdog: float, large: bool):
+def _benched(
+    place: Path, scale: float, names: list[str], pythons: dict[str, str], rounds: int, watchdog: float, large: bool
+) -> Iterator[Bench]:
     """Data built, loops compiled, file systems mounted; everything ended however it goes."""
     # Data of different scales side by side: a quick run does not throw a full one's away.
     directory = place.resolve() / f"scale-{scale:g}"
@@ -136,7 +147,9 @@ def _benched(place: Path, scale: float, names: list[str], rounds: int, watchdog:
         mounted: list[System] = []
         try:
             for name in names:
-                system = ALL[name](directory, data.source(name), watchdog)
+                system = KINDS[name](name, directory, data.source(name), watchdog)
+                if isinstance(system, Policyfs):
+                    system.python = pythons[name]
                 mounted.append(system)
                 # What a run that was killed has left.
                 system.remount()

@@ -143,18 +143,15 @@ class Data:
                 paths[-1].write_text(_text(generator, 60))
         (paths[0].parent / "file-000.txt").write_text(f"{NEEDLE}\n")
 
-        def git(*words: str) -> None:
-            subprocess.run(["git", *words], cwd=repository, check=True, env={**os.environ, **GIT_ENVIRONMENT})
-
-        git("init", "--quiet", "--initial-branch=main")
-        git("add", ".")
-        git("commit", "--quiet", "--message=First")
-        git("switch", "--quiet", "--create=other")
+        git("init", "--quiet", "--initial-branch=main", within=repository)
+        git("add", ".", within=repository)
+        git("commit", "--quiet", "--message=First", within=repository)
+        git("switch", "--quiet", "--create=other", within=repository)
         for path in generator.sample(paths[1:], min(self.sizes.switched_files, len(paths) - 1)):
             path.write_text(_text(generator, 60))
-        git("commit", "--quiet", "--all", "--message=Second")
-        git("switch", "--quiet", "main")
-        git("gc", "--quiet")
+        git("commit", "--quiet", "--all", "--message=Second", within=repository)
+        git("switch", "--quiet", "main", within=repository)
+        git("gc", "--quiet", within=repository)
 
     def _modules(self, modules: Path) -> None:
         generator = random.Random(2)
@@ -184,15 +181,32 @@ class Data:
                 subprocess.run(["cp", "-a", part, place], check=True)
 
             _build_whole(data / part.name, copy)
-        # What an interrupted run left behind.
+        self._as_new(data)
+
+    def _as_new(self, data: Path) -> None:
+        """Undo what an interrupted run left, and let git's index know the copy: otherwise the first status reads all."""
         _remove(data / "scratch")
         (data / "scratch").mkdir()
+        repository = data / "repository"
+        _remove(repository / ".git" / "index.lock")
+        git("switch", "--quiet", "--discard-changes", "main", within=repository)
+        git("update-index", "-q", "--refresh", within=repository)
+
+    def first_file(self, name: str) -> Path:
+        """A file of a filled source, relative to it."""
+        assert self.filled(name).exists()
+        return Path("data", *_nested(0), "small-0000000")
 
     def _fill(self, name: str, count: int) -> None:
         if not self.filled(name).exists():
             self._say(f"building a source of {count:,} files, once")
             self.filled(name).parent.mkdir(exist_ok=True)
             _build_whole(self.filled(name), lambda place: _tree(place / "data", count, 1_000, content=""))
+
+
+def git(*words: str, within: Path) -> None:
+    """Run git natively, on data that is being prepared."""
+    subprocess.run(["git", *words], cwd=within, check=True, env={**os.environ, **GIT_ENVIRONMENT})
 
 
 def _build_whole(place: Path, build: Callable[[Path], None]) -> None:
@@ -223,8 +237,13 @@ def _flat(directory: Path, count: int) -> None:
 def _tree(directory: Path, count: int, width: int, content: str = "a small file\n" * 8) -> None:
     """`count` small files, `width` to a directory, in directories that nest up to four levels."""
     for start in range(0, count, width):
-        digits = f"{start // width:04}"
-        place = directory.joinpath(*digits[:-2], digits[-2:])
+        place = directory.joinpath(*_nested(start // width))
         place.mkdir(parents=True)
         for number in range(start, min(start + width, count)):
             (place / f"small-{number:07}").write_text(content)
+
+
+def _nested(number: int) -> tuple[str, ...]:
+    """Where the directory of this number lies: 1234 in 1/2/34."""
+    digits = f"{number:04}"
+    return (*digits[:-2], digits[-2:])

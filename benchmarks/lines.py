@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.data import NEEDLE, Data
-from benchmarks.systems import Failed, System, run, run_all
+from benchmarks.data import NEEDLE, Data, Sizes
+from benchmarks.systems import Failed, Mounted, System, run, run_all
 
 COLD, WARM = "cold", "warm"
 
@@ -56,13 +56,16 @@ class Line:
     """Rows of the table that one measurement fills, and how."""
 
     names: tuple[str, ...]
-    measure: Callable[[Place], tuple[float, ...]]
+    measure: Callable[[Place], tuple[float, ...] | None]
+    """None where it means nothing on a file system (there is no mounting of the native one)."""
     states: tuple[str, ...] = (WARM,)
     reads: tuple[str, ...] = ()
     """The parts of the data whose pages are dropped before a cold run."""
-    writes: bool = False
+    once: bool = False
+    """No run before the first that counts, and no second where one took long: nothing that it leaves would warm it."""
     large: bool = False
     """Only with --large."""
+    unit: str = "s"
 
 
 def _status(place: Place) -> tuple[float, ...]:
@@ -147,39 +150,63 @@ def _sqlite(place: Place) -> tuple[float, ...]:
 
 def _two(place: Place) -> tuple[float, ...]:
     commands = [["rg", NEEDLE, "."], ["git", "status", "--porcelain"]]
-    return (
-        run_all(
-            commands,
-            cwd=place.system.root / "repository",
-            watchdog=place.system.watchdog,
-            output=subprocess.DEVNULL,
-        ),
-    )
+    return (run_all(commands, cwd=place.system.root / "repository", watchdog=place.system.watchdog),)
 
 
-BOTH = (COLD, WARM)
+def _start(source: str) -> Callable[[Place], tuple[float, ...] | None]:
+    def measure(place: Place) -> tuple[float, ...] | None:
+        if not isinstance(place.system, Mounted):
+            return None
+        return (place.system.first_answer(place.data.filled(source), place.data.first_file(source)),)
 
-LINES = (
-    Line(("git status",), _status, BOTH, ("repository",)),
-    Line(("rg over the repository",), _search, BOTH, ("repository",)),
-    Line(("find with stat",), _find, BOTH, ("repository",)),
-    Line(("ls -lR",), _ls, BOTH, ("repository",)),
-    Line(("python imports 300 modules",), _import, BOTH, ("modules",)),
-    Line(("open and close",), lambda place: place.loops("open", "narrow", 5_000)),
-    Line(("stat hit",), lambda place: place.loops("stat", "narrow", 20_000)),
-    Line(("stat miss",), lambda place: place.loops("miss", "narrow", 20_000, 100)),
-    Line(("stat miss, new names",), _miss_new),
-    Line(("list 100 entries",), lambda place: place.loops("list", "narrow", 50), BOTH),
-    Line(("list 20,000 entries",), lambda place: place.loops("list", "wide", 1), BOTH),
-    Line(("streaming read",), lambda place: place.loops("read", "large"), BOTH, ("large",)),
-    Line(("4 KiB random reads",), lambda place: place.loops("random", "large", 5_000), BOTH, ("large",)),
-    Line(("streaming write",), _write, writes=True),
-    Line(("create 500 small files", "remove 500 small files"), _create, writes=True),
-    Line(("git switch of 500 files",), _switch, writes=True),
-    Line(("git clone into the view", "rm -rf of the clone"), _clone, writes=True),
-    Line(("untar of 5,000 files",), _untar, writes=True),
-    Line(("sqlite inserts",), _sqlite, writes=True),
-    Line(("two clients at once",), _two),
-    Line(("find, deep tree",), _deep_find, BOTH, ("deep",), large=True),
-    Line(("rg, deep tree",), _deep_search, BOTH, ("deep",), large=True),
-)
+    return measure
+
+
+def _memory(part: str) -> Callable[[Place], tuple[float, ...] | None]:
+    """What the daemon grows by while find asks for every node of a part that it does not know yet, for each node."""
+
+    def measure(place: Place) -> tuple[float, ...] | None:
+        if not isinstance(place.system, Mounted):
+            return None
+        place.system.remount()
+        before = place.system.memory()
+        place.run("find", ".", "-size", "-1000k", within=part)
+        counted = subprocess.run(["find", "."], cwd=place.system.source / "data" / part, capture_output=True, check=True)
+        return ((place.system.memory() - before) / len(counted.stdout.splitlines()),)
+
+    return measure
+
+
+_BOTH = (COLD, WARM)
+
+
+def lines(sizes: Sizes) -> list[Line]:
+    """All lines, in the order of the table, named after how much they measure."""
+    return [
+        Line(("git status",), _status, _BOTH, ("repository",)),
+        Line(("rg over the repository",), _search, _BOTH, ("repository",)),
+        Line(("find with stat",), _find, _BOTH, ("repository",)),
+        Line(("ls -lR",), _ls, _BOTH, ("repository",)),
+        Line((f"python imports {sizes.modules} modules",), _import, _BOTH, ("modules",)),
+        Line(("open and close",), lambda place: place.loops("open", "narrow", 2_000)),
+        Line(("stat hit",), lambda place: place.loops("stat", "narrow", 20_000)),
+        Line(("stat miss",), lambda place: place.loops("miss", "narrow", 5_000, 100)),
+        Line(("stat miss, new names",), _miss_new),
+        Line((f"list {sizes.narrow_entries} entries",), lambda place: place.loops("list", "narrow", 50), _BOTH),
+        Line((f"list {sizes.wide_entries:,} entries",), lambda place: place.loops("list", "wide", 1), _BOTH),
+        Line(("streaming read",), lambda place: place.loops("read", "large"), _BOTH, ("large",)),
+        Line(("4 KiB random reads",), lambda place: place.loops("random", "large", 2_000), _BOTH, ("large",)),
+        Line(("streaming write",), _write, once=True),
+        Line((f"create {sizes.created_files} small files", f"remove {sizes.created_files} small files"), _create, once=True),
+        Line((f"git switch of {sizes.switched_files} files",), _switch, once=True),
+        Line(("git clone into the view", "rm -rf of the clone"), _clone, once=True),
+        Line((f"untar of {sizes.archived_files:,} files",), _untar, once=True),
+        Line(("sqlite inserts",), _sqlite, once=True),
+        Line(("two clients at once",), _two),
+        Line((f"first answer, source of {sizes.small_source:,} files",), _start("small"), once=True),
+        Line((f"first answer, source of {sizes.huge_source:,} files",), _start("huge"), once=True, large=True),
+        Line(("memory of a node",), _memory("repository"), once=True, unit="bytes"),
+        Line(("find, deep tree",), _deep_find, _BOTH, ("deep",), large=True),
+        Line(("rg, deep tree",), _deep_search, _BOTH, ("deep",), large=True),
+        Line(("memory of a node, deep tree",), _memory("deep"), once=True, large=True, unit="bytes"),
+    ]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import shutil
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.data import Data
-from benchmarks.lines import COLD, WARM, Line, Place
+from benchmarks.lines import COLD, Line, Place
 from benchmarks.systems import Failed, System, run
 
 _REPEAT_SECONDS = 0.2
@@ -64,7 +68,7 @@ class Bench:
         """All rows of a line."""
         rows: list[Row] = []
         for state in line.states:
-            made = [Row(name, state if len(line.states) > 1 else "") for name in line.names]
+            made = [Row(name, state if len(line.states) > 1 else "", line.unit) for name in line.names]
             if state == COLD:
                 self._cold(line, made)
             else:
@@ -75,7 +79,7 @@ class Bench:
     def _cold(self, line: Line, rows: list[Row]) -> None:
         for number in range(self.rounds):
             for system in self._in_turn(number):
-                self._guarded(system, rows, lambda system=system: self._cold_once(line, system, rows))
+                self._guarded(system, rows, functools.partial(self._cold_once, line, system, rows))
 
     def _cold_once(self, line: Line, system: System, rows: list[Row]) -> None:
         system.unmount()
@@ -85,22 +89,24 @@ class Bench:
 
     def _warm(self, line: Line, rows: list[Row]) -> None:
         for system in self.systems:
-            if not line.writes:
-                self._guarded(system, rows, lambda system=system: line.measure(self._place(system)))
+            if not line.once:
+                self._guarded(system, rows, functools.partial(line.measure, self._place(system)))
         for number in range(self.rounds):
             for system in self._in_turn(number):
-                self._guarded(system, rows, lambda system=system: self._warm_round(line, system, rows))
+                self._guarded(system, rows, functools.partial(self._warm_round, line, system, rows))
 
     def _warm_round(self, line: Line, system: System, rows: list[Row]) -> None:
         begin = time.perf_counter()
         for repeat in range(_MOST_REPEATS):
             self._take(line, system, rows)
-            if time.perf_counter() - begin > _REPEAT_SECONDS and (line.writes or repeat > 0):
+            if time.perf_counter() - begin > _REPEAT_SECONDS and (repeat or line.once):
                 return
 
     def _take(self, line: Line, system: System, rows: list[Row]) -> None:
-        for row, seconds in zip(rows, line.measure(self._place(system)), strict=True):
-            row.add(system.name, seconds)
+        measured = line.measure(self._place(system))
+        if measured is not None:
+            for row, value in zip(rows, measured, strict=True):
+                row.add(system.name, value)
 
     def _guarded(self, system: System, rows: list[Row], step: Callable[[], object]) -> None:
         """A fault costs its file system the line, not the run: it is told, and a fresh mount goes on."""
@@ -126,8 +132,25 @@ class Bench:
         if can_drop_caches():
             run(["sync"], cwd=self.data.directory, watchdog=self.watchdog)
             _DROP_CACHES.write_text("3")
+            for file in _tool_files():
+                file.read_bytes()
+            # Reads its own modules.
+            run([sys.executable, "-I", "-c", ""], cwd=self.data.directory, watchdog=self.watchdog)
         elif paths:
             run([self.loops_program, "drop", *map(str, paths)], cwd=self.data.directory, watchdog=self.watchdog)
+
+
+@functools.cache
+def _tool_files() -> list[Path]:
+    """The tools and their libraries. Dropping the caches drops them too, and loading them again from the disk would
+    drown what is measured."""
+    programs = [program for tool in ("git", "rg", "find", "ls", sys.executable) if (program := shutil.which(tool))]
+    files = {Path(program).resolve() for program in programs}
+    for program in programs:
+        # What is not dynamic has no libraries: an answer as well.
+        told = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
+        files.update(Path(word).resolve() for word in told.split() if word.startswith("/"))
+    return sorted(files)
 
 
 def can_drop_caches() -> bool:
@@ -137,6 +160,3 @@ def can_drop_caches() -> bool:
             return True
     except OSError:
         return False
-
-
-__all__ = ["COLD", "WARM", "Bench", "Row", "can_drop_caches"]

@@ -17,7 +17,7 @@ from typing import IO
 
 from benchmarks.data import GIT_ENVIRONMENT
 
-NATIVE, BINDFS, POLICYFS = "native", "bindfs", "policyfs"
+NATIVE, BINDFS, POLICYFS, BEFORE = "native", "bindfs", "policyfs", "before"
 
 _GRANTS = 50
 _READY_SECONDS = 60.0
@@ -25,13 +25,6 @@ _READY_SECONDS = 60.0
 
 class Failed(Exception):
     """A command did not do what it was to do; the text says which and why."""
-
-
-def policyfs_command(*words: str) -> list[str]:
-    """The `policyfs` of the interpreter that is measured, isolated as its own scripts run it. Another checkout's is
-    named by POLICYFS_BENCH_PYTHON."""
-    python = os.environ.get("POLICYFS_BENCH_PYTHON") or sys.executable
-    return [python, "-I", "-c", "from policyfs.cli import main; main()", *words]
 
 
 def write_session(file: Path, directories: int) -> None:
@@ -101,10 +94,8 @@ def _end(child: subprocess.Popen[bytes], patience: float = 5.0) -> None:
 class System:
     """One file system over a source of its own. `root` is where its data is seen. This one is native: no mount."""
 
-    name = NATIVE
-    daemon: subprocess.Popen[bytes] | None = None
-
-    def __init__(self, directory: Path, source: Path, watchdog: float) -> None:
+    def __init__(self, name: str, directory: Path, source: Path, watchdog: float) -> None:
+        self.name = name
         self.directory = directory
         self.source = source
         self.watchdog = watchdog
@@ -124,16 +115,14 @@ class System:
         self.unmount()
         self.mount()
 
-    def start(self, source: Path) -> list[str] | None:
-        """The command with which a person mounts `source`, which returns when it is mounted; none for native."""
-        return None
-
     def run(self, *words: str, within: str = "") -> float:
         return run(list(words), cwd=self.root / within, watchdog=self.watchdog)
 
 
 class Mounted(System):
     """A file system that a daemon in the foreground serves at a mountpoint."""
+
+    daemon: subprocess.Popen[bytes] | None = None
 
     @property
     def mountpoint(self) -> Path:
@@ -147,15 +136,19 @@ class Mounted(System):
     def root(self) -> Path:
         return self.mountpoint / "data"
 
-    def serving(self, source: Path) -> list[str]:
-        """The command that serves in the foreground."""
+    def command(self, source: Path, mountpoint: Path, *, foreground: bool) -> list[str]:
+        """The command that mounts `source`. In the background it returns when the mount answers."""
         raise NotImplementedError
 
     def mount(self) -> None:
         self.mountpoint.mkdir(parents=True, exist_ok=True)
-        with open("/proc/self/mountinfo", "rb") as table, open(self.log, "ab") as log:
+        with open("/proc/self/mountinfo", "rb") as table, open(self.log, "wb") as log:
             self.daemon = subprocess.Popen(
-                self.serving(self.source), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                self.command(self.source, self.mountpoint, foreground=True),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
             self._wait_until_mounted(table)
         # The table names a mount before its daemon answers; this returns when it does.
@@ -174,46 +167,55 @@ class Mounted(System):
             changes.poll(100)
 
     def unmount(self) -> None:
-        end_mount(self.mountpoint)
-        if self.daemon is not None:
-            try:
-                self.daemon.wait(10)
-            except subprocess.TimeoutExpired:
-                _end(self.daemon)
-            self.daemon = None
+        try:
+            end_mount(self.mountpoint)
+        finally:
+            if self.daemon is not None:
+                try:
+                    self.daemon.wait(10)
+                except subprocess.TimeoutExpired:
+                    _end(self.daemon)
+                self.daemon = None
 
-    def start(self, source: Path) -> list[str] | None:
-        raise NotImplementedError
+    def first_answer(self, source: Path, file: Path) -> float:
+        """The seconds from the command that mounts `source` until `file` in it has been looked at."""
+        mountpoint = self.mountpoint.with_name(f"{self.name}-start")
+        mountpoint.mkdir(parents=True, exist_ok=True)
+        try:
+            words = self.command(source, mountpoint, foreground=False)
+            seconds = run(words, cwd=self.directory, watchdog=self.watchdog)
+            return seconds + run(["stat", "--", str(mountpoint / file)], cwd=self.directory, watchdog=self.watchdog)
+        finally:
+            end_mount(mountpoint)
+
+    def memory(self) -> int:
+        """The bytes of the daemon that are its own: neither shared nor backed by a file."""
+        assert self.daemon is not None
+        status = Path(f"/proc/{self.daemon.pid}/status").read_text()
+        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("RssAnon:"))
 
 
 class Bindfs(Mounted):
     """Debian's bindfs with its defaults."""
 
-    name = BINDFS
-
-    def serving(self, source: Path) -> list[str]:
-        return ["bindfs", "-f", str(source), str(self.mountpoint)]
-
-    def start(self, source: Path) -> list[str] | None:
-        return ["bindfs", str(source), str(self.mountpoint)]
+    def command(self, source: Path, mountpoint: Path, *, foreground: bool) -> list[str]:
+        return ["bindfs", *(["-f"] if foreground else []), str(source), str(mountpoint)]
 
 
 class Policyfs(Mounted):
-    """policyfs with the session of `write_session`."""
+    """policyfs with the session of `write_session`, run by an interpreter that has it: another checkout's is measured
+    by naming another interpreter."""
 
-    name = POLICYFS
+    python = sys.executable
 
-    def serving(self, source: Path) -> list[str]:
-        return policyfs_command("mount", "-f", *self._arguments(source))
-
-    def start(self, source: Path) -> list[str] | None:
-        return policyfs_command("mount", "--log", str(self.log), *self._arguments(source))
-
-    def _arguments(self, source: Path) -> list[str]:
-        return ["-s", str(self.directory / "session.toml"), str(source), str(self.mountpoint)]
+    def command(self, source: Path, mountpoint: Path, *, foreground: bool) -> list[str]:
+        # Isolated, as scripts/policyfs runs it.
+        words = [self.python, "-I", "-c", "from policyfs.cli import main; main()", "mount"]
+        words += ["-f"] if foreground else ["--log", str(self.log.with_name(f"{self.name}-start.log"))]
+        return [*words, "-s", str(self.directory / "session.toml"), str(source), str(mountpoint)]
 
 
-ALL: dict[str, type[System]] = {system.name: system for system in (System, Bindfs, Policyfs)}
+KINDS: dict[str, type[System]] = {NATIVE: System, BINDFS: Bindfs, POLICYFS: Policyfs, BEFORE: Policyfs}
 
 
 def is_mounted(point: Path) -> bool:

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import Row, can_drop_caches
-from benchmarks.systems import BINDFS, NATIVE, POLICYFS
+from benchmarks.systems import BEFORE, BINDFS, NATIVE, POLICYFS
 
-_RATIOS = ((POLICYFS, NATIVE), (POLICYFS, BINDFS), (BINDFS, NATIVE))
+_RATIOS = ((POLICYFS, NATIVE), (POLICYFS, BINDFS), (BINDFS, NATIVE), (POLICYFS, BEFORE))
 
 
 def conditions(rounds: int, scale: float) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def print_table(rows: list[Row], systems: list[str], said: dict[str, Any]) -> No
         table.add_column(system, justify="right")
     pairs = [pair for pair in _RATIOS if pair[0] in systems and pair[1] in systems]
     for one, other in pairs:
-        table.add_column(f"{one[0]}/{other[0]}", justify="right")
+        table.add_column(f"{one}\n/ {other}", justify="right")
     for row in rows:
         cells = [_amount(row.best(system), row.unit) if system not in row.faults else "failed" for system in systems]
         ratios = [_ratio(row.ratio(*pair)) for pair in pairs]
@@ -70,7 +70,6 @@ def print_table(rows: list[Row], systems: list[str], said: dict[str, Any]) -> No
         table.add_row(row.name, row.state, *cells, *ratios, style="bold" if against is not None and against > 1 else "")
     console = Console(width=None if os.isatty(1) else 140, highlight=False)
     console.print(table)
-    console.print("p/n: policyfs to native, p/b: policyfs to bindfs, b/n: bindfs to native; below 1 is faster.")
     console.print("; ".join(f"{key} {value}" for key, value in said.items()))
     for row in rows:
         for system, fault in row.faults.items():
