@@ -21,6 +21,7 @@ from policyfs.host import mounts
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.harden import close_inherited, harden, raise_descriptor_limit
 from policyfs.host.load import NO_GRANT, policy_for
+from policyfs.mount import polling
 from policyfs.mount.operations import MOST_HANDLES, Operations
 from policyfs.mount.request import MountRequest, Ready
 from policyfs.policy.paths import HostPath, display
@@ -112,6 +113,7 @@ def serve(request: MountRequest, answer_descriptor: int) -> None:
             f"only {descriptors} descriptors are allowed here, so {most} files can be open at once; raise it with ulimit -n"
         )
     # The kernel has applied the session's umask; ours would take from modes that are already right.
+    polling.install()
     os.umask(0)
     os.chdir("/")
     operations = Operations(view, most)
@@ -142,6 +144,7 @@ def _mounted(operations: Operations, request: MountRequest) -> Iterator[None]:
 async def _serve(operations: Operations, ready: Ready, answer_descriptor: int) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_end_on_signal)
+        nursery.start_soon(operations.watch.run)
         ready.send(answer_descriptor)
         log.info("serving, process %d", os.getpid())
         await pyfuse3.main()

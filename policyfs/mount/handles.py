@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from policyfs.mount.nodes import Node
+from policyfs.policy.paths import Name
 from policyfs.view.files import OpenFile
 from policyfs.view.view import Listing
 
@@ -37,17 +38,20 @@ class FileHandle:
 
 
 class DirectoryHandle:
-    """An open directory of a node."""
+    """An open directory of a node: its names as they were when it was opened, and the listing behind them, which is
+    only needed where attributes must be looked up."""
 
-    __slots__ = ("listing", "node")
+    __slots__ = ("listing", "names", "node")
 
-    def __init__(self, node: Node, listing: Listing) -> None:
+    def __init__(self, node: Node, names: list[Name], listing: Listing | None) -> None:
         self.node = node
+        self.names = names
         self.listing = listing
 
     def close(self) -> None:
         """Close the directory."""
-        self.listing.close()
+        if self.listing is not None:
+            self.listing.close()
 
 
 Opened = TypeVar("Opened", FileHandle, DirectoryHandle)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from policyfs.policy.compiled import Place
 from policyfs.policy.levels import Level, Standing
@@ -26,6 +27,11 @@ from policyfs.policy.paths import Name, ViewPath
 from policyfs.view.attributes import Identity
 from policyfs.view.files import OpenFile
 from policyfs.view.view import Location, View
+
+if TYPE_CHECKING:
+    from pyfuse3 import EntryAttributes
+
+    from policyfs.mount.watch import Watched
 
 ROOT_INO = 1
 """FUSE_ROOT_ID of linux/fuse.h."""
@@ -41,6 +47,7 @@ class Node:
     where it stood; `others` are further names."""
 
     __slots__ = (
+        "entry",
         "files",
         "generation",
         "gone",
@@ -53,6 +60,9 @@ class Node:
         "parent",
         "place",
         "place_epoch",
+        "stamp",
+        "unwatchable",
+        "watched",
     )
 
     def __init__(self, ino: int, identity: Identity, level: Level, parent: Node | None, name: Name) -> None:
@@ -68,6 +78,12 @@ class Node:
         self.files: list[OpenFile] | None = None
         self.place: Place | None = None
         self.place_epoch = -1
+        self.entry: EntryAttributes | None = None
+        """Its attributes as the kernel was last told them, while they are known to be true."""
+        self.stamp = 0
+        """The change time, in nanoseconds, of what the kernel was last told; 0 where it keeps nothing."""
+        self.watched: Watched | None = None
+        self.unwatchable = False
 
     @property
     def key(self) -> Key:
@@ -163,15 +179,6 @@ class Nodes:
 
     # -- knowing --------------------------------------------------------------------------------------------------------
 
-    def known(self, identity: Identity, level: Level) -> Node | None:
-        """The node of an object at a level, if the kernel knows it."""
-        return self._by_key.get((*identity, level))
-
-    def number(self, identity: Identity, level: Level) -> int:
-        """The inode number that an object at a level has or would get."""
-        node = self._by_key.get((*identity, level))
-        return node.ino if node is not None else self._free_number(identity, level)
-
     def _free_number(self, identity: Identity, level: Level) -> int:
         device, ino = identity
         if ino > ROOT_INO and device == self._device and ino not in self._by_ino:
@@ -188,6 +195,13 @@ class Nodes:
 
     def told(self, parent: Node, name: Name, identity: Identity, place: Place, *, directory: bool) -> Node:
         """Note that a reply tells the kernel of this object under this name; its lookup count goes up by one."""
+        node = self.about_to_tell(parent, name, identity, place, directory=directory)
+        node.lookups += 1
+        return node
+
+    def about_to_tell(self, parent: Node, name: Name, identity: Identity, place: Place, *, directory: bool) -> Node:
+        """The node for a reply that may not be sent after all: its lookup count is as it was. Where nothing counts it,
+        `forget` by 0 lets it go again."""
         key = (*identity, place.level)
         node = self._by_key.get(key)
         if node is None:
@@ -197,7 +211,6 @@ class Nodes:
         elif node.parent is not parent or node.name != name or node.gone:
             self._named(node, parent, name, only=directory)
             node.place, node.place_epoch = place, self.epoch
-        node.lookups += 1
         return node
 
     @staticmethod
@@ -216,24 +229,26 @@ class Nodes:
             node.others = None if only else others[-MOST_NAMES:]
         node.parent, node.name = parent, name
 
-    def forget(self, ino: int, times: int) -> None:
-        """The kernel forgets a node this many times; at none left, it is let go."""
+    def forget(self, ino: int, times: int) -> Node | None:
+        """The kernel forgets a node this many times; at none left it is let go, and given back."""
         node = self._by_ino.get(ino)
         if node is None or node.parent is None:
-            return
+            return None
         node.lookups -= times
-        if node.lookups <= 0:
-            del self._by_ino[ino]
-            if self._by_key.get(node.key) is node:
-                del self._by_key[node.key]
+        if node.lookups > 0:
+            return None
+        del self._by_ino[ino]
+        if self._by_key.get(node.key) is node:
+            del self._by_key[node.key]
+        return node
 
     # -- names that come and go -----------------------------------------------------------------------------------------
 
-    def lost(self, identity: Identity, level: Level, parent: Node, name: Name) -> None:
-        """A name was taken away from an object."""
+    def lost(self, identity: Identity, level: Level, parent: Node, name: Name) -> Node | None:
+        """A name was taken away from an object. Gives its node, if the kernel knows it."""
         node = self._by_key.get((*identity, level))
         if node is None or node.parent is None:
-            return
+            return None
         if node.others and (parent, name) in node.others:
             node.others.remove((parent, name))
             node.others = node.others or None
@@ -244,10 +259,11 @@ class Nodes:
                 node.place_epoch = -1
             else:
                 node.gone = True
+        return node
 
     def moved(
         self, identity: Identity, level: Level, old: tuple[Node, Name], new: tuple[Node, Name], *, directory: bool
-    ) -> None:
+    ) -> Node | None:
         """An object went from one name to another. What lies below a directory is told by `epoch` to look again."""
         node = self._by_key.get((*identity, level))
         if node is not None and node.parent is not None and not node.gone:
@@ -262,3 +278,4 @@ class Nodes:
             node.place_epoch = -1
         if directory:
             self.epoch += 1
+        return node

@@ -20,20 +20,18 @@ from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, FileNameT, InodeT, R
 from policyfs.mount.guard import guarded
 from policyfs.mount.handles import DirectoryHandle, FileHandle, Handles
 from policyfs.mount.nodes import Node, Nodes
+from policyfs.mount.watch import LONG, SHORT, Watch, Watched, life
 from policyfs.policy import operations as needs
+from policyfs.policy.levels import Level
 from policyfs.policy.paths import NAME_MAX, Name
 from policyfs.policy.refusals import Refusal
-from policyfs.view.attributes import Attributes
-from policyfs.view.files import OpenFile
+from policyfs.view.attributes import Attributes, Identity
+from policyfs.view.files import OpenFile, WouldBlock
 from policyfs.view.refused import Refused
 from policyfs.view.view import Listing, Location, View
 
 MOST_HANDLES = 4096
 """Open files and directories of one session (security.md 40). The daemon's descriptor limit is raised above it."""
-
-UNWATCHED_LIFE = 1.0
-"""Seconds for which the kernel may keep a name or attributes that nothing watches: what most network file systems take,
-and little enough for a person who looks at both sides."""
 
 Result = TypeVar("Result")
 
@@ -49,6 +47,7 @@ class Operations(pyfuse3.Operations):
         super().__init__()
         self.view = view
         self.nodes = Nodes(view)
+        self.watch = Watch(view, self.nodes)
         self.files: Handles[FileHandle] = Handles(most_handles)
         self.directories: Handles[DirectoryHandle] = Handles(most_handles, first=1 << 48)
 
@@ -67,25 +66,25 @@ class Operations(pyfuse3.Operations):
             raise Refused(Refusal.NAME_TOO_LONG, self.nodes.path(parent))
         return self.view.child(self.nodes.location(parent), Name(name))
 
-    def _on(self, node: Node, operation: Callable[..., Result], *arguments: Any) -> Result:
+    def _on(self, node: Node, operation: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
         """Do something to a node's object: under each name it may have, or, where its names are gone or lead elsewhere,
         to the file it is open by."""
         for location in self.nodes.locations(node):
             try:
-                return operation(location, *arguments, expect=node.identity)
+                return operation(location, *arguments, expect=node.identity, **named)
             except Refused as refused:
                 if refused.refusal is not Refusal.STALE:
                     raise
         if node.files:
-            return operation(self.nodes.location(node), *arguments, expect=node.files[-1])
+            return operation(self.nodes.location(node), *arguments, expect=node.files[-1], **named)
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
-    def _entry(self, attributes: Attributes, ino: int, generation: int = 0) -> EntryAttributes:
+    def _entry(self, attributes: Attributes, ino: int, generation: int, name_life: float, life: float) -> EntryAttributes:
         entry = EntryAttributes()
         entry.st_ino = InodeT(ino)
         entry.generation = generation
-        entry.entry_timeout = UNWATCHED_LIFE
-        entry.attr_timeout = UNWATCHED_LIFE
+        entry.entry_timeout = name_life
+        entry.attr_timeout = life
         entry.st_mode = attributes.mode
         entry.st_nlink = attributes.links
         entry.st_uid = attributes.uid
@@ -99,10 +98,56 @@ class Operations(pyfuse3.Operations):
         entry.st_ctime_ns = attributes.change_ns
         return entry
 
+    def _entry_of(self, node: Node, attributes: Attributes, watched: Watched | None) -> EntryAttributes:
+        """The attributes of a node for a reply, kept with it while they are known to be true. `watched` is its
+        directory."""
+        # A directory's own times move with its entries, which only its own watch tells of.
+        attributes_life = life(node.watched if attributes.is_directory else watched, attributes.change_ns, attributes.links)
+        # What a link shows depends on more than its own directory.
+        name_life = SHORT if watched is None or attributes.is_link else LONG
+        entry = self._entry(attributes, node.ino, node.generation, name_life, attributes_life)
+        node.stamp = attributes.change_ns
+        node.entry = entry if attributes_life == LONG == name_life and node.parent is not None else None
+        return entry
+
     def _told(self, parent: Node, location: Location, name: bytes, attributes: Attributes) -> EntryAttributes:
         """The reply that tells the kernel of an object; it counts as a lookup."""
-        node = self.nodes.told(parent, Name(name), attributes.identity, location.place, directory=attributes.is_directory)
-        return self._entry(attributes, node.ino, node.generation)
+        node = self.nodes.told(
+            parent, Name(name), attributes.identity, location.place, directory=attributes.is_directory
+        )
+        watched = parent.watched
+        if watched is not None:
+            watched.tell(node.name, node)
+        return self._entry_of(node, attributes, watched)
+
+    def _made(self, parent: Node, location: Location, name: bytes, attributes: Attributes) -> EntryAttributes:
+        """The same for an object that this session made, which changes its directory."""
+        self._changed(parent)
+        return self._told(parent, location, name, attributes)
+
+    @staticmethod
+    def _changed(directory: Node) -> None:
+        """The session changed a directory's entries. The kernel drops that directory's attributes by itself."""
+        directory.entry = None
+        directory.stamp = 0
+        if directory.watched is not None:
+            directory.watched.names = None
+
+    def _missing(self, parent: Node, name: bytes) -> EntryAttributes:
+        """The reply for a name that is missing or hidden, kept by the kernel: always alike (DESIGN 7)."""
+        watched = parent.watched
+        if watched is not None and not watched.tell_missing(name):
+            raise pyfuse3.FUSEError(errno.ENOENT)
+        entry = EntryAttributes()
+        entry.st_ino = InodeT(0)
+        entry.entry_timeout = SHORT if watched is None else LONG
+        return entry
+
+    def _refreshed(self, node: Node) -> None:
+        """The session changed an object's attributes in a way that no reply tells of: note what they are now."""
+        node.entry = None
+        if node.stamp:
+            node.stamp = self._on(node, self.view.attributes).change_ns
 
     # -- looking --------------------------------------------------------------------------------------------------------
 
@@ -110,18 +155,36 @@ class Operations(pyfuse3.Operations):
     async def lookup(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> EntryAttributes:
         parent = self._node(parent_inode)
         location = self._child(parent, name)
-        return self._told(parent, location, name, self.view.attributes(location))
+        # The watch first: what changes after the look is then noticed.
+        self.watch.look_into(parent)
+        try:
+            attributes = self.view.attributes(location)
+        except Refused as refused:
+            if refused.refusal is not Refusal.MISSING:
+                raise
+            return self._missing(parent, name)
+        return self._told(parent, location, name, attributes)
 
     @guarded
     async def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
         node = self._node(inode)
+        if node.entry is not None:
+            return node.entry
+        return self._attributes_of(node)
+
+    def _attributes_of(self, node: Node) -> EntryAttributes:
         attributes = self._on(node, self.view.attributes)
-        # The root's own number in the source, so that a listing of it from above agrees; the kernel keeps 1 for itself.
-        return self._entry(attributes, node.ino if node.parent is not None else attributes.identity[1])
+        if node.parent is None:
+            # The root's own number in the source, so that a listing from above agrees; the kernel keeps 1 for itself.
+            node.stamp = attributes.change_ns
+            return self._entry(attributes, attributes.identity[1], 0, LONG, life(node.watched, node.stamp, 1))
+        return self._entry_of(node, attributes, None if node.gone else node.parent.watched)
 
     async def forget(self, inode_list: Sequence[tuple[InodeT, int]]) -> None:
         for inode, times in inode_list:
-            self.nodes.forget(inode, times)
+            node = self.nodes.forget(inode, times)
+            if node is not None:
+                self.watch.forget(node)
 
     @guarded
     async def readlink(self, inode: InodeT, ctx: RequestContext) -> FileNameT:
@@ -150,32 +213,60 @@ class Operations(pyfuse3.Operations):
     async def opendir(self, inode: InodeT, ctx: RequestContext) -> FileHandleT:
         node = self._node(inode)
         self.directories.room()
-        listing: Listing = self._on(node, self.view.listing)
-        return FileHandleT(self.directories.add(DirectoryHandle(node, listing)))
+        watched = self.watch.look_into(node)
+        if watched is not None and watched.names is not None:
+            # Nothing has changed since it was last read, and it was judged then.
+            return FileHandleT(self.directories.add(DirectoryHandle(node, watched.names, None)))
+        listing = self._on(node, self.view.listing)
+        if watched is not None:
+            watched.names = listing.names
+        return FileHandleT(self.directories.add(DirectoryHandle(node, listing.names, listing)))
+
+    def _listing(self, handle: DirectoryHandle) -> Listing:
+        if handle.listing is None:
+            handle.listing = self._on(handle.node, self.view.listing)
+        return handle.listing
 
     @guarded
     async def readdir(self, fh: FileHandleT, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         handle = self.directories.get(fh)
-        listing, directory = handle.listing, handle.node
+        directory = handle.node
         place = self.nodes.place(directory)
         if needs.look(place) is not None:
             raise Refused(Refusal.DENIED, self.nodes.path(directory))
-        step = self.view.policy.child
-        for position in range(start_id, len(listing.names)):
-            name = listing.names[position]
-            attributes = listing.entry(name)
+        names = handle.names
+        watched = directory.watched
+        known = {} if watched is None else watched.known
+        for position in range(start_id, len(names)):
+            name = names[position]
+            node = known.get(name)
+            if node is not None and node.entry is not None:
+                if not pyfuse3.readdir_reply(token, FileNameT(name), node.entry, position + 1):
+                    return
+                node.lookups += 1
+                continue
+            attributes = self._listing(handle).entry(name)
             if attributes is None:
                 continue
-            child_place = step(place, name)
-            known = self.nodes.known(attributes.identity, child_place.level)
-            entry = self._entry(
-                attributes,
-                self.nodes.number(attributes.identity, child_place.level) if known is None else known.ino,
-                0 if known is None else known.generation + (known.gone and not known.files),
-            )
-            if not pyfuse3.readdir_reply(token, FileNameT(name), entry, position + 1):
+            if not self._entry_listed(token, directory, name, attributes, position + 1):
                 return
-            self.nodes.told(directory, name, attributes.identity, child_place, directory=attributes.is_directory)
+
+    def _entry_listed(
+        self, token: pyfuse3.ReaddirToken, directory: Node, name: Name, attributes: Attributes, position: int
+    ) -> bool:
+        """Put an entry into a listing's reply. Only if it fits is the kernel told of it, and only then it counts."""
+        place = self.view.policy.child(self.nodes.place(directory), name)
+        node = self.nodes.about_to_tell(directory, name, attributes.identity, place, directory=attributes.is_directory)
+        stamp, kept = node.stamp, node.entry
+        entry = self._entry_of(node, attributes, directory.watched)
+        if not pyfuse3.readdir_reply(token, FileNameT(name), entry, position):
+            node.stamp, node.entry = stamp, kept
+            self.nodes.forget(node.ino, 0)
+            return False
+        node.lookups += 1
+        if directory.watched is not None:
+            directory.watched.tell(name, node)
+        return True
 
     @guarded
     async def releasedir(self, fh: FileHandleT) -> None:
@@ -183,7 +274,7 @@ class Operations(pyfuse3.Operations):
 
     @guarded
     async def fsyncdir(self, fh: FileHandleT, datasync: bool) -> None:
-        await trio.to_thread.run_sync(self.directories.get(fh).listing.sync)
+        await trio.to_thread.run_sync(self._listing(self.directories.get(fh)).sync)
 
     # -- files ----------------------------------------------------------------------------------------------------------
 
@@ -193,13 +284,16 @@ class Operations(pyfuse3.Operations):
         else:
             node.files.append(file)
         number = self.files.add(FileHandle(node, file, self.nodes.epoch))
-        return FileInfo(fh=FileHandleT(number), direct_io=False, keep_cache=False)
+        return FileInfo(fh=FileHandleT(number), direct_io=False, keep_cache=node.stamp != 0)
 
     @guarded
     async def open(self, inode: InodeT, flags: int, ctx: RequestContext) -> FileInfo:
         node = self._node(inode)
         self.files.room()
-        return self._opened(node, self._on(node, self.view.open, flags))
+        file = self._on(node, self.view.open, flags, lazily=True)
+        if flags & os.O_TRUNC:
+            self._wrote(node, file)
+        return self._opened(node, file)
 
     @guarded
     async def create(
@@ -209,8 +303,14 @@ class Operations(pyfuse3.Operations):
         location = self._child(parent, name)
         self.files.room()
         file, attributes = self.view.create(location, flags, mode, ctx.umask)
-        node = self.nodes.told(parent, Name(name), attributes.identity, location.place, directory=False)
-        return self._opened(node, file), self._entry(attributes, node.ino, node.generation)
+        entry = self._made(parent, location, name, attributes)
+        return self._opened(self._node(entry.st_ino), file), entry
+
+    @staticmethod
+    def _wrote(node: Node, file: OpenFile) -> None:
+        """The session wrote to a file: its own change, which no event is to be taken for another's."""
+        node.entry = None
+        node.stamp = file.change_ns()
 
     def _judged(self, handle: FileHandle, *, write: bool) -> OpenFile:
         """The file of a handle, judged again if the policy or the tree has changed since."""
@@ -227,11 +327,19 @@ class Operations(pyfuse3.Operations):
 
     @guarded
     async def read(self, fh: FileHandleT, off: int, size: int) -> bytes:
-        return self._judged(self.files.get(fh), write=False).read(off, size)
+        file = self._judged(self.files.get(fh), write=False)
+        try:
+            return file.read_cached(off, size)  # type: ignore[return-value]  # pyfuse3 takes any buffer
+        except WouldBlock:
+            # One slow disk does not stop the mount. What is ready takes no thread: a hop costs 180 microseconds.
+            return await trio.to_thread.run_sync(file.read, off, size)
 
     @guarded
     async def write(self, fh: FileHandleT, off: int, buf: bytes) -> int:
-        return self._judged(self.files.get(fh), write=True).write(off, buf)
+        handle = self.files.get(fh)
+        written = self._judged(handle, write=True).write(off, buf)
+        self._wrote(handle.node, handle.file)
+        return written
 
     async def flush(self, fh: FileHandleT) -> None:
         # One request less at each close (platform.md): there is nothing to flush, every write went through. The kernel
@@ -253,7 +361,7 @@ class Operations(pyfuse3.Operations):
     async def mkdir(self, parent_inode: InodeT, name: FileNameT, mode: int, ctx: RequestContext) -> EntryAttributes:
         parent = self._node(parent_inode)
         location = self._child(parent, name)
-        return self._told(parent, location, name, self.view.make_directory(location, mode, ctx.umask))
+        return self._made(parent, location, name, self.view.make_directory(location, mode, ctx.umask))
 
     @guarded
     async def mknod(
@@ -261,7 +369,7 @@ class Operations(pyfuse3.Operations):
     ) -> EntryAttributes:
         parent = self._node(parent_inode)
         location = self._child(parent, name)
-        return self._told(parent, location, name, self.view.make_node(location, mode, ctx.umask))
+        return self._made(parent, location, name, self.view.make_node(location, mode, ctx.umask))
 
     @guarded
     async def symlink(
@@ -269,7 +377,7 @@ class Operations(pyfuse3.Operations):
     ) -> EntryAttributes:
         parent = self._node(parent_inode)
         location = self._child(parent, name)
-        return self._told(parent, location, name, self.view.make_link(location, target))
+        return self._made(parent, location, name, self.view.make_link(location, target))
 
     @guarded
     async def link(
@@ -278,19 +386,30 @@ class Operations(pyfuse3.Operations):
         parent = self._node(new_parent_inode)
         location = self._child(parent, new_name)
         attributes = self._on(self._node(inode), self.view.link, location)
-        return self._told(parent, location, new_name, attributes)
+        return self._made(parent, location, new_name, attributes)
 
     @guarded
     async def unlink(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
         parent = self._node(parent_inode)
         location = self._child(parent, name)
-        self.nodes.lost(self.view.unlink(location), location.place.level, parent, Name(name))
+        self._unnamed(parent, location, Name(name), self.view.unlink(location))
 
     @guarded
     async def rmdir(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
         parent = self._node(parent_inode)
         location = self._child(parent, name)
-        self.nodes.lost(self.view.remove_directory(location), location.place.level, parent, Name(name))
+        self._unnamed(parent, location, Name(name), self.view.remove_directory(location))
+
+    def _unnamed(self, parent: Node, location: Location, name: Name, identity: Identity) -> None:
+        """A name was taken away: forget it, and what its object's attributes were."""
+        self._changed(parent)
+        if parent.watched is not None:
+            parent.watched.drop(name)
+        node = self.nodes.lost(identity, location.place.level, parent, name)
+        if node is not None:
+            # The kernel counts down its links itself; what it keeps beyond that is to be asked for again.
+            node.entry = None
+            node.stamp = 0
 
     @guarded
     async def rename(
@@ -307,14 +426,34 @@ class Operations(pyfuse3.Operations):
         renamed = self.view.rename(old, new, flags)
         if renamed.moved == renamed.replaced:
             return
+        self._changed(old_parent)
+        self._changed(new_parent)
         old_name, new_name = (old_parent, Name(name_old)), (new_parent, Name(name_new))
         level, directory = old.place.level, renamed.directory
-        if renamed.replaced is not None:
-            if flags:
-                self.nodes.moved(renamed.replaced, level, new_name, old_name, directory=directory)
-            else:
-                self.nodes.lost(renamed.replaced, level, *new_name)
-        self.nodes.moved(renamed.moved, level, old_name, new_name, directory=directory)
+        if renamed.replaced is not None and not flags:
+            self._unnamed(new_parent, new, Name(name_new), renamed.replaced)
+        elif renamed.replaced is not None:
+            self._moved(renamed.replaced, level, new_name, old_name, directory=directory)
+        self._moved(renamed.moved, level, old_name, new_name, directory=directory, exchanged=bool(flags & 2))
+
+    def _moved(
+        self,
+        identity: Identity,
+        level: Level,
+        old: tuple[Node, Name],
+        new: tuple[Node, Name],
+        *,
+        directory: bool,
+        exchanged: bool = False,
+    ) -> None:
+        node = self.nodes.moved(identity, level, old, new, directory=directory)
+        for parent, name in (new,) if exchanged else (old, new):
+            if parent.watched is not None:
+                parent.watched.drop(name)
+        if node is not None:
+            if new[0].watched is not None:
+                new[0].watched.tell(new[1], node)
+            self._refreshed(node)
 
     # -- attributes -----------------------------------------------------------------------------------------------------
 
@@ -343,13 +482,15 @@ class Operations(pyfuse3.Operations):
             access_ns = attr.st_atime_ns if fields.update_atime else None
             modify_ns = attr.st_mtime_ns if fields.update_mtime else None
             self._on(node, self.view.set_times, access_ns, modify_ns)
-        attributes = self._on(node, self.view.attributes)
-        return self._entry(attributes, node.ino if node.parent is not None else attributes.identity[1])
+        node.entry = None
+        return self._attributes_of(node)
 
     @guarded
     async def setxattr(self, inode: InodeT, name: XAttrNameT, value: bytes, ctx: RequestContext) -> None:
         # XATTR_CREATE and XATTR_REPLACE do not arrive here: pyfuse3 asks getxattr first.
-        self._on(self._node(inode), self.view.set_extended, name, value, 0)
+        node = self._node(inode)
+        self._on(node, self.view.set_extended, name, value, 0)
+        self._refreshed(node)
 
     @guarded
     async def getxattr(self, inode: InodeT, name: XAttrNameT, ctx: RequestContext) -> bytes:
@@ -361,4 +502,6 @@ class Operations(pyfuse3.Operations):
 
     @guarded
     async def removexattr(self, inode: InodeT, name: XAttrNameT, ctx: RequestContext) -> None:
-        self._on(self._node(inode), self.view.remove_extended, name)
+        node = self._node(inode)
+        self._on(node, self.view.remove_extended, name)
+        self._refreshed(node)

@@ -2,51 +2,96 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Callable
 
-RWF_NOWAIT = os.RWF_NOWAIT
-"""preadv2(2): answer only what the page cache holds."""
+LARGEST_READ = 1 << 20
+"""Bytes of one read request: FUSE_MAX_MAX_PAGES (256) pages of 4 KiB, the most the kernel asks for."""
+
+_buffer = bytearray(LARGEST_READ)
+_whole = memoryview(_buffer)
+
+
+class WouldBlock(Exception):
+    """The page cache does not hold what was asked for: a read would wait for the disk."""
 
 
 class OpenFile:
-    """One real descriptor. Reads and writes go to it whatever becomes of the name."""
+    """One real descriptor. Reads and writes go to it whatever becomes of the name.
 
-    __slots__ = ("append", "descriptor", "writable")
+    A file that is only read may be `unopened` at first: reached by an O_PATH descriptor, and opened by it at the first
+    read. Where the kernel has the pages, that read never comes.
+    """
 
-    def __init__(self, descriptor: int, *, writable: bool, append: bool) -> None:
+    __slots__ = ("_open", "append", "descriptor", "writable")
+
+    def __init__(
+        self, descriptor: int, *, writable: bool, append: bool, unopened: Callable[[int], int] | None = None
+    ) -> None:
         self.descriptor = descriptor
         self.writable = writable
         self.append = append
+        self._open = unopened
+
+    def _really_open(self) -> None:
+        assert self._open is not None
+        reached, self.descriptor = self.descriptor, self._open(self.descriptor)
+        self._open = None
+        os.close(reached)
+
+    def read_cached(self, offset: int, size: int) -> memoryview:
+        """Up to `size` bytes at `offset`, fewer only at the end of the file, if that takes no waiting for the disk.
+
+        The view is of one buffer that the next read uses again: a fresh object for every read costs more than the copy
+        into it (platform.md, "Costs"). Raises `WouldBlock`.
+        """
+        if self._open is not None:
+            self._really_open()
+        size = min(size, LARGEST_READ)
+        have = 0
+        try:
+            while have < size:
+                count = os.preadv(self.descriptor, [_whole[have:size]], offset + have, os.RWF_NOWAIT)
+                if count == 0:
+                    break
+                have += count
+        except OSError as error:
+            # EOPNOTSUPP: a file system that cannot tell. It may wait, so it does that in a thread as well.
+            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
+                raise WouldBlock from None
+            raise
+        return _whole[:have]
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes at `offset`; fewer only at the end of the file."""
-        data = os.pread(self.descriptor, size, offset)
-        if len(data) == size or not data:
-            return data
-        pieces = [data]
-        have = len(data)
+        """The same, waiting for the disk where need be."""
+        if self._open is not None:
+            self._really_open()
+        pieces = []
+        have = 0
         while have < size:
-            more = os.pread(self.descriptor, size - have, offset + have)
-            if not more:
+            piece = os.pread(self.descriptor, size - have, offset + have)
+            if not piece:
                 break
-            pieces.append(more)
-            have += len(more)
-        return b"".join(pieces)
+            pieces.append(piece)
+            have += len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def write(self, offset: int, data: bytes) -> int:
         """Write all of `data`; with O_APPEND the kernel puts it at the end, whatever the offset. Gives the count."""
         if self.append:
             return os.write(self.descriptor, data)
         written = os.pwrite(self.descriptor, data, offset)
-        if written == len(data):
-            return written
-        view = memoryview(data)
         while written < len(data):
-            more = os.pwrite(self.descriptor, view[written:], offset + written)
+            more = os.pwrite(self.descriptor, memoryview(data)[written:], offset + written)
             if not more:
                 break
             written += more
         return written
+
+    def change_ns(self) -> int:
+        """When it last changed, in nanoseconds of the epoch."""
+        return os.fstat(self.descriptor).st_ctime_ns
 
     def truncate(self, size: int) -> None:
         """ftruncate(2)."""
@@ -54,6 +99,8 @@ class OpenFile:
 
     def sync(self, *, data_only: bool) -> None:
         """fsync(2) or fdatasync(2). May block for long."""
+        if self._open is not None:
+            self._really_open()
         if data_only:
             os.fdatasync(self.descriptor)
         else:

@@ -18,7 +18,7 @@ import fcntl
 import os
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from policyfs.policy.paths import HostPath, Name, ViewPath
 
@@ -222,6 +222,31 @@ class Root:
             return False
         finally:
             os.close(directory)
+
+    @staticmethod
+    def identity(reached: int) -> tuple[int, int]:
+        """Device and inode number of what was reached."""
+        status = os.fstat(reached)
+        return status.st_dev, status.st_ino
+
+    @staticmethod
+    def let_go(reached: int) -> None:
+        """Close what was reached."""
+        os.close(reached)
+
+    @staticmethod
+    def watch(reached: int, add: Callable[[bytes], int]) -> int:
+        """Hand a reached directory to inotify_add_watch(2), which takes a path and nothing else."""
+        return add(_magic(reached))
+
+    def file_system_type(self) -> int:
+        """f_type of statfs(2), which tells a network file system from one of this machine."""
+        buffer = ctypes.create_string_buffer(256)
+        if _libc.fstatfs(self.descriptor, buffer) != 0:
+            code = _get_errno()
+            raise OSError(code, os.strerror(code))
+        kind: int = ctypes.c_long.from_buffer(buffer).value
+        return kind & 0xFFFFFFFF
 
     # -- opening ------------------------------------------------------------------------------------------------------
 

@@ -37,6 +37,9 @@ _PASSED_ON = os.O_ACCMODE | os.O_APPEND | os.O_TRUNC | os.O_SYNC | os.O_DSYNC
 """The flags of open(2) that mean something to the source. The rest is the kernel's (O_CLOEXEC), is dealt with before
 (O_CREAT, O_EXCL) or would ask for an alignment that no request keeps (O_DIRECT)."""
 
+_USER = os.geteuid()
+_IS_ROOT = _USER == 0
+
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV})
 """What a walk answers where nothing is, or something that no view enters: a link or another mount."""
 
@@ -156,10 +159,27 @@ class View:
         writes = flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC
         self._unless(operations.change(location.place) if writes else operations.look(location.place), location)
 
-    def open(self, location: Location, flags: int, expect: Target = None) -> OpenFile:
-        """Open a regular file that is there. `flags` are open(2)'s; O_RDONLY with O_TRUNC is a write."""
+    def open(self, location: Location, flags: int, expect: Target = None, *, lazily: bool = False) -> OpenFile:
+        """Open a regular file that is there. `flags` are open(2)'s; O_RDONLY with O_TRUNC is a write.
+
+        `lazily`, a file that is only read is reached now and opened at the first read; the decision, and whether the
+        source lets it be read, is told now.
+        """
         self.may_open(location, flags)
         with self._reached(location, expect) as (reached, status):
+            if (
+                lazily
+                and flags & (os.O_ACCMODE | os.O_TRUNC) == os.O_RDONLY
+                and stat.S_ISREG(status.st_mode)
+                and (_IS_ROOT or (status.st_uid == _USER and status.st_mode & stat.S_IRUSR))
+            ):
+                reopen = self.root.reopen
+                return OpenFile(
+                    os.dup(reached),
+                    writable=False,
+                    append=False,
+                    unopened=lambda descriptor: reopen(descriptor, flags & _PASSED_ON),
+                )
             return self._opened(location, reached, status, flags)
 
     def _opened(self, location: Location, reached: int, status: os.stat_result, flags: int) -> OpenFile:

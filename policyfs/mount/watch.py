@@ -1,0 +1,323 @@
+"""What the kernel may keep, and for how long: as long as it is true (DESIGN 7).
+
+Theory. The kernel answers by itself, at native speed, for names, attributes and pages it was given for a long life. So
+the daemon watches what it has handed out: one inotify watch for each source directory it has looked into, made before
+the look. An event names a directory and an entry, never what happened to it that matters: what is there now is compared
+with what the kernel was last told, and only a difference is invalidated. That is how the session's own changes, which
+raise events like any other, come to invalidate nothing.
+
+What is compared is the object behind a name (`Watched.known`) and its change time (`Node.stamp`): every change of
+content or attributes moves ctime, which nothing can set. Where ctime may not tell two changes apart, because the last
+one was a moment ago (`RACY_NS`), attributes are given for a second only.
+
+Not all can be watched. A file with several names changes without an event in the directory it was seen in; a file
+system on another machine changes without any event; the watches of a user are limited. There the life is a second, as
+with most network file systems, and the log says so. So a stale answer is bounded everywhere, and where it is longer than
+an event takes, it is known.
+
+Invalidating blocks while a request on the same directory is in flight, and that request may be waiting for this very
+process. So it is done in a thread, never in a handler (pyfuse3, `invalidate_entry`). Attributes alone are invalidated,
+not pages: the kernel drops a file's pages by itself when it learns of another size or time (FUSE_AUTO_INVAL_DATA).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable
+
+import inotify_simple
+import pyfuse3
+import trio
+from inotify_simple import flags as events
+from pyfuse3 import InodeT
+
+from policyfs.mount.nodes import Node, Nodes
+from policyfs.policy.paths import Name
+from policyfs.view.root import Root
+from policyfs.view.view import View
+
+log = logging.getLogger("policyfs.mount")
+
+LONG = 86400.0
+"""Seconds that something watched may be kept: until it changes, in effect. A day, so that even a lost event ends."""
+SHORT = 1.0
+"""Seconds for what nothing watches: what most network file systems take."""
+RACY_NS = 20_000_000
+"""How young a change is, in nanoseconds, while another may bear the same ctime: the kernel's clock tick is at most 10 ms
+(CONFIG_HZ=100), and this is two of them."""
+MOST_MISSING = 4096
+"""Names kept as missing in one directory. Beyond it a missing name, like a hidden one, is not cached at all."""
+_GATHER = 0.004
+"""Seconds for which events gather before they are looked at: a burst on one name is then one look."""
+
+# Plain numbers: an operation on an enumeration's member costs as much as a system call.
+_NAMES_CHANGE = int(events.CREATE | events.DELETE | events.MOVED_FROM | events.MOVED_TO)
+_EVENTS = int(_NAMES_CHANGE | events.MODIFY | events.ATTRIB | events.ONLYDIR | events.EXCL_UNLINK)
+_OVERFLOW = int(events.Q_OVERFLOW)
+_IGNORED = int(events.IGNORED)
+
+_SILENT_FILE_SYSTEMS = {
+    0x6969: "NFS",
+    0x517B: "SMB",
+    0xFF534D42: "CIFS",
+    0xFE534D42: "SMB2",
+    0x65735546: "FUSE",
+    0x01021997: "9P",
+    0x00C36400: "Ceph",
+    0x5346414F: "AFS",
+    0x01161970: "GFS2",
+    0x7461636F: "OCFS2",
+    0x0BD00BD0: "Lustre",
+}
+"""f_type of statfs(2) of file systems that others can change without an event here."""
+
+
+class Watched:
+    """A directory under watch: what the kernel was told of its names (a node, or None for a name that is missing or
+    hidden), and its listing where that is still true."""
+
+    __slots__ = ("descriptor", "known", "missing", "names", "node")
+
+    def __init__(self, node: Node, descriptor: int) -> None:
+        self.node = node
+        self.descriptor = descriptor
+        self.known: dict[bytes, Node | None] = {}
+        self.missing = 0
+        self.names: list[Name] | None = None
+
+    def tell(self, name: bytes, node: Node) -> None:
+        """Note that the kernel has this node under this name."""
+        if name in self.known and self.known[name] is None:
+            self.missing -= 1
+        self.known[name] = node
+
+    def tell_missing(self, name: bytes) -> bool:
+        """Note that the kernel has this name as missing; False where there is no room to note it."""
+        if name not in self.known or self.known[name] is not None:
+            if self.missing >= MOST_MISSING:
+                return False
+            self.missing += 1
+            self.known[name] = None
+        return True
+
+    def drop(self, name: bytes) -> None:
+        """The kernel has nothing under this name any more."""
+        if name in self.known and self.known.pop(name) is None:
+            self.missing -= 1
+
+
+Invalidation = Callable[[], None]
+
+
+class Watch:
+    """The watches of one mount."""
+
+    def __init__(self, view: View, nodes: Nodes) -> None:
+        self._view = view
+        self._nodes = nodes
+        self._by_descriptor: dict[int, Watched] = {}
+        self._inotify: inotify_simple.INotify | None = None
+        self.invalidations = 0
+        """How often the kernel was told to forget something, for `status` and the tests."""
+        silent = _SILENT_FILE_SYSTEMS.get(view.root.file_system_type())
+        if silent is not None:
+            log.info("the source is on %s, whose changes raise no events here: names are kept for one second", silent)
+            return
+        try:
+            self._inotify = inotify_simple.INotify(nonblocking=True)
+        except OSError as error:
+            log.info("no inotify (%s): names are kept for one second", error.strerror)
+
+    def __len__(self) -> int:
+        return len(self._by_descriptor)
+
+    # -- what handlers ask ----------------------------------------------------------------------------------------------
+
+    def look_into(self, node: Node) -> Watched | None:
+        """Watch a directory, before it is looked into; None where it cannot be watched."""
+        if node.watched is not None or self._inotify is None or node.unwatchable:
+            return node.watched
+        try:
+            reached = self._view.root.reach_directory(self._nodes.path(node))
+        except OSError:
+            return None
+        try:
+            if self._view.root.identity(reached) != node.identity:
+                return None
+            descriptor = Root.watch(reached, self._add)
+        except OSError as error:
+            node.unwatchable = True
+            if error.errno == errno.ENOSPC:
+                self._full()
+            return None
+        finally:
+            self._view.root.let_go(reached)
+        node.watched = self._by_descriptor[descriptor] = Watched(node, descriptor)
+        return node.watched
+
+    def _add(self, path: bytes) -> int:
+        assert self._inotify is not None
+        descriptor: int = self._inotify.add_watch(path, _EVENTS)
+        return descriptor
+
+    _said_full = False
+
+    def _full(self) -> None:
+        if not self._said_full:
+            self._said_full = True
+            log.info(
+                "no more watches (%d taken): what is looked into from now on is kept for one second; "
+                "raise fs.inotify.max_user_watches with sysctl",
+                len(self._by_descriptor),
+            )
+
+    def forget(self, node: Node) -> None:
+        """A node is let go: its names are no longer the kernel's, and a directory is no longer watched."""
+        if node.parent is not None:
+            for parent, name in ((node.parent, node.name), *(node.others or ())):
+                watched = parent.watched
+                if watched is not None and watched.known.get(name) is node:
+                    watched.drop(name)
+        watched = node.watched
+        if watched is not None:
+            node.watched = None
+            if self._by_descriptor.get(watched.descriptor) is watched:
+                del self._by_descriptor[watched.descriptor]
+                try:
+                    assert self._inotify is not None
+                    self._inotify.rm_watch(watched.descriptor)
+                except OSError:
+                    pass  # The directory is gone, and its watch went with it.
+
+    # -- what happens outside -------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Follow the source until cancelled."""
+        if self._inotify is None:
+            return
+        while True:
+            await trio.lowlevel.wait_readable(self._inotify.fileno())
+            await trio.sleep(_GATHER)
+            invalidations = self._noticed(self._inotify.read(timeout=0))
+            if invalidations:
+                self.invalidations += len(invalidations)
+                await trio.to_thread.run_sync(_do_all, invalidations)
+
+    def _noticed(self, happened: Iterable[inotify_simple.Event]) -> list[Invalidation]:
+        """What the kernel must forget after these events."""
+        touched: dict[tuple[int, bytes], None] = {}
+        directories: dict[int, None] = {}
+        for event in happened:
+            if event.mask & _OVERFLOW:
+                log.info("the source changed faster than its events could be read: everything is looked at again")
+                return self._everything()
+            watched = self._by_descriptor.get(event.wd)
+            if watched is None:
+                continue
+            if event.mask & _IGNORED:
+                self._lost(watched)
+                continue
+            directories[event.wd] = None
+            if event.mask & _NAMES_CHANGE:
+                watched.names = None
+            if event.name:
+                touched[event.wd, os.fsencode(event.name)] = None
+        found: list[Invalidation] = []
+        for descriptor, name in touched:
+            watched = self._by_descriptor.get(descriptor)
+            if watched is not None:
+                self._look_at_name(watched, Name(name), found)
+        for descriptor in directories:
+            watched = self._by_descriptor.get(descriptor)
+            if watched is not None:
+                self._look_at_object(watched.node, found)
+        return found
+
+    def _look_at_name(self, watched: Watched, name: Name, found: list[Invalidation]) -> None:
+        if name not in watched.known:
+            return
+        node = watched.known[name]
+        location = self._view.child(self._nodes.location(watched.node), name)
+        try:
+            attributes = self._view.attributes(location)
+        except OSError:
+            if node is not None:
+                self._forget_name(watched, name, found)
+            return
+        if node is None or node.identity != attributes.identity or node.level is not location.place.level:
+            self._forget_name(watched, name, found)
+        else:
+            self._compare(node, attributes.change_ns, found)
+
+    def _forget_name(self, watched: Watched, name: Name, found: list[Invalidation]) -> None:
+        watched.drop(name)
+        parent = watched.node.ino
+
+        def forget_name() -> None:
+            pyfuse3.invalidate_entry(InodeT(parent), pyfuse3.FileNameT(name))
+
+        found.append(forget_name)
+
+    def _look_at_object(self, node: Node, found: list[Invalidation]) -> None:
+        """A directory itself: its times move with its entries."""
+        if node.stamp == 0:
+            return
+        try:
+            attributes = self._view.attributes(self._nodes.location(node), node.identity)
+        except OSError:
+            node.entry = None
+            return
+        self._compare(node, attributes.change_ns, found)
+
+    @staticmethod
+    def _compare(node: Node, change_ns: int, found: list[Invalidation]) -> None:
+        if node.stamp in (0, change_ns):
+            return
+        node.entry = None
+        node.stamp = 0
+        ino = node.ino
+
+        def forget_attributes() -> None:
+            pyfuse3.invalidate_inode(InodeT(ino), attr_only=True)
+
+        found.append(forget_attributes)
+
+    def _lost(self, watched: Watched) -> None:
+        """The kernel took a watch away: its directory is gone, or its file system was unmounted."""
+        del self._by_descriptor[watched.descriptor]
+        if watched.node.watched is watched:
+            watched.node.watched = None
+
+    def _everything(self) -> list[Invalidation]:
+        """Forget all that was told: every name and every attribute."""
+        found: list[Invalidation] = []
+        for watched in list(self._by_descriptor.values()):
+            watched.names = None
+            for name in list(watched.known):
+                self._forget_name(watched, Name(name), found)
+        for node in self._nodes:
+            self._compare(node, -1, found)
+        return found
+
+
+def life(watched: Watched | None, change_ns: int, links: int) -> float:
+    """Seconds that attributes may be kept: a file's own directory is watched, it has no other name, and its last change
+    is old enough to be told from the next."""
+    if watched is None or links != 1 or time.time_ns() - change_ns < RACY_NS:
+        return SHORT
+    return LONG
+
+
+def _do_all(invalidations: list[Invalidation]) -> None:
+    """In a thread: each may block until a request in flight is answered."""
+    for invalidate in invalidations:
+        try:
+            invalidate()
+        except OSError as error:
+            # ENOENT: the kernel did not have it. ENOTCONN, EBADF: the mount is ending.
+            if error.errno not in (errno.ENOENT, errno.ENOTCONN, errno.EBADF, errno.ENOTDIR):
+                log.warning("the kernel did not take an invalidation: %s", error)
+
