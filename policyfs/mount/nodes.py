@@ -167,13 +167,9 @@ class Nodes:
             above_place = self.place(above)
         return Location(self.path(node), place, parent_place, above_place)
 
-    def locations(self, node: Node) -> Iterator[Location]:
-        """The locations of all names of a node, the latest first."""
-        if node.parent is None:
-            yield self.location(node)
-            return
+    def other_locations(self, node: Node) -> Iterator[Location]:
+        """The locations of a node's further names."""
         if not node.gone:
-            yield self.location(node)
             for parent, name in node.others or ():
                 yield self._view.child(self.location(parent), name)
 

@@ -69,7 +69,16 @@ class Operations(pyfuse3.Operations):
     def _on(self, node: Node, operation: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
         """Do something to a node's object: under each name it may have, or, where its names are gone or lead elsewhere,
         to the file it is open by."""
-        for location in self.nodes.locations(node):
+        if not node.gone:
+            try:
+                return operation(self.nodes.location(node), *arguments, expect=node.identity, **named)
+            except Refused as refused:
+                if refused.refusal is not Refusal.STALE:
+                    raise
+        return self._on_otherwise(node, operation, *arguments, **named)
+
+    def _on_otherwise(self, node: Node, operation: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
+        for location in self.nodes.other_locations(node):
             try:
                 return operation(location, *arguments, expect=node.identity, **named)
             except Refused as refused:

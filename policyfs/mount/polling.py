@@ -95,4 +95,4 @@ class _Trio:
 
 def install() -> None:
     """Make pyfuse3 look before it parks. Once, before its main loop."""
-    pyfuse3.trio = _Trio()
+    pyfuse3.trio = _Trio()  # type: ignore[attr-defined]

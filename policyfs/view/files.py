@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+
+from policyfs.view.root import Root
 
 LARGEST_READ = 1 << 20
 """Bytes of one read request: FUSE_MAX_MAX_PAGES (256) pages of 4 KiB, the most the kernel asks for."""
@@ -24,20 +25,19 @@ class OpenFile:
     read. Where the kernel has the pages, that read never comes.
     """
 
-    __slots__ = ("_open", "append", "descriptor", "writable")
+    __slots__ = ("_unopened", "append", "descriptor", "writable")
 
-    def __init__(
-        self, descriptor: int, *, writable: bool, append: bool, unopened: Callable[[int], int] | None = None
-    ) -> None:
+    def __init__(self, descriptor: int, *, writable: bool, append: bool, unopened: int | None = None) -> None:
+        """`unopened` are the flags of open(2) for a descriptor that only reaches the file."""
         self.descriptor = descriptor
         self.writable = writable
         self.append = append
-        self._open = unopened
+        self._unopened = unopened
 
     def _really_open(self) -> None:
-        assert self._open is not None
-        reached, self.descriptor = self.descriptor, self._open(self.descriptor)
-        self._open = None
+        assert self._unopened is not None
+        reached, self.descriptor = self.descriptor, Root.reopen(self.descriptor, self._unopened)
+        self._unopened = None
         os.close(reached)
 
     def read_cached(self, offset: int, size: int) -> memoryview:
@@ -46,7 +46,7 @@ class OpenFile:
         The view is of one buffer that the next read uses again: a fresh object for every read costs more than the copy
         into it (platform.md, "Costs"). Raises `WouldBlock`.
         """
-        if self._open is not None:
+        if self._unopened is not None:
             self._really_open()
         size = min(size, LARGEST_READ)
         have = 0
@@ -65,7 +65,7 @@ class OpenFile:
 
     def read(self, offset: int, size: int) -> bytes:
         """The same, waiting for the disk where need be."""
-        if self._open is not None:
+        if self._unopened is not None:
             self._really_open()
         pieces = []
         have = 0
@@ -99,7 +99,7 @@ class OpenFile:
 
     def sync(self, *, data_only: bool) -> None:
         """fsync(2) or fdatasync(2). May block for long."""
-        if self._open is not None:
+        if self._unopened is not None:
             self._really_open()
         if data_only:
             os.fdatasync(self.descriptor)

@@ -166,21 +166,21 @@ class View:
         source lets it be read, is told now.
         """
         self.may_open(location, flags)
-        with self._reached(location, expect) as (reached, status):
+        reached, status = self._reach(location, expect)
+        try:
             if (
                 lazily
                 and flags & (os.O_ACCMODE | os.O_TRUNC) == os.O_RDONLY
                 and stat.S_ISREG(status.st_mode)
                 and (_IS_ROOT or (status.st_uid == _USER and status.st_mode & stat.S_IRUSR))
             ):
-                reopen = self.root.reopen
-                return OpenFile(
-                    os.dup(reached),
-                    writable=False,
-                    append=False,
-                    unopened=lambda descriptor: reopen(descriptor, flags & _PASSED_ON),
-                )
+                file = OpenFile(reached, writable=False, append=False, unopened=flags & _PASSED_ON)
+                reached = -1
+                return file
             return self._opened(location, reached, status, flags)
+        finally:
+            if reached >= 0:
+                os.close(reached)
 
     def _opened(self, location: Location, reached: int, status: os.stat_result, flags: int) -> OpenFile:
         if stat.S_ISDIR(status.st_mode):
@@ -501,22 +501,32 @@ class View:
 
     # -- reaching -----------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _reached(self, location: Location, expect: Target) -> Iterator[tuple[int, os.stat_result]]:
-        """An object that is seen and shown, by an O_PATH descriptor or the one it is open by."""
+    def _reach(self, location: Location, expect: Target) -> tuple[int, os.stat_result]:
+        """An object that is seen and shown, by an O_PATH descriptor that is the caller's to close."""
         self._seen(location)
-        if isinstance(expect, OpenFile):
-            yield expect.descriptor, os.fstat(expect.descriptor)
-            return
         try:
-            reached = self.root.reach(location.path)
+            if isinstance(expect, OpenFile):
+                reached = os.dup(expect.descriptor)
+            else:
+                reached = self.root.reach(location.path)
         except OSError as error:
             raise self._absent(location, error, expect) from None
         try:
             status = os.fstat(reached)
-            if expect is not None and expect != (status.st_dev, status.st_ino):
-                raise Refused(Refusal.STALE, location.path)
-            self._judged(location, status, reached)
+            if not isinstance(expect, OpenFile):
+                if expect is not None and expect != (status.st_dev, status.st_ino):
+                    raise Refused(Refusal.STALE, location.path)
+                self._judged(location, status, reached)
+        except BaseException:
+            os.close(reached)
+            raise
+        return reached, status
+
+    @contextmanager
+    def _reached(self, location: Location, expect: Target) -> Iterator[tuple[int, os.stat_result]]:
+        """The same for as long as it is used."""
+        reached, status = self._reach(location, expect)
+        try:
             yield reached, status
         finally:
             os.close(reached)
