@@ -49,6 +49,9 @@ DEADLINE = 60.0
 PATIENCE = 15.0
 """Seconds to wait for what takes milliseconds, on a machine that has much else to do."""
 
+_ERRNO_NAMES = {**errno.errorcode, errno.EOPNOTSUPP: "EOPNOTSUPP"}
+"""By the names that errno(3) leads with: Python has ENOTSUP for this one."""
+
 _WATCHDOG = Path(__file__).with_name("watchdog.py")
 _COMPLAINT = re.compile(r" (WARNING|ERROR|CRITICAL) |^Traceback|^Exception|Warning:")
 _SERVING = re.compile(r"serving, process (\d+)$", re.MULTILINE)
@@ -104,7 +107,7 @@ def refused(name: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        got = errno.errorcode.get(error.errno or 0, str(error.errno))
+        got = _ERRNO_NAMES.get(error.errno or 0, str(error.errno))
         if got != name:
             raise AssertionError(f"expected {name}, got {got} ({error})") from error
     else:
@@ -116,7 +119,7 @@ def errno_of(act: Callable[..., Any], *arguments: Any) -> str | None:
     try:
         act(*arguments)
     except OSError as error:
-        return errno.errorcode.get(error.errno or 0, str(error.errno))
+        return _ERRNO_NAMES.get(error.errno or 0, str(error.errno))
     return None
 
 
