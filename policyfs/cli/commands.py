@@ -17,8 +17,12 @@ _COMMANDS = {
     "check": "Check a session file and show the levels it gives.",
     "explain": "Say what a session may do with a path, and which rule says so.",
     "view": "List what a session is given, as an agent is told it.",
+    "instructions": "Print the instruction files of a session, as an agent is given them.",
     "doctor": "Find what is dangerous in a tree under a policy.",
 }
+
+_HIDDEN = ("conformance",)
+"""Commands for other programs, which the help does not list."""
 
 _EXIT_CODES = """\b
 Exit codes:
@@ -38,7 +42,7 @@ class _Commands(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in _COMMANDS and cmd_name not in _HIDDEN:
             return None
         command: click.Command = importlib.import_module(f"policyfs.cli.{cmd_name}").command
         return command

@@ -1,0 +1,49 @@
+"""A view of SOURCE in this very process, for who asks it without a mount: commands, the Python API, the tools."""
+
+from __future__ import annotations
+
+import os
+
+from policyfs.host.faults import Exit, UserFault
+from policyfs.host.load import NO_GRANT, PolicyOptions, policy_for
+from policyfs.policy.paths import HostPath, display
+from policyfs.policy.policy import Policy
+from policyfs.view.root import NoOpenat2, Root
+from policyfs.view.view import View
+
+
+def open_view(source: HostPath, options: PolicyOptions, *, named: HostPath | None = None) -> View:
+    """The view of `source` (a real path) under the policy of these options; `named` is SOURCE as its owner calls it. Close
+    its `root` when done. Raises `UserFault`."""
+    root = root_of(source)
+    try:
+        return View(root, open_policy(root, options), named=named)
+    except BaseException:
+        root.close()
+        raise
+
+
+def root_of(source: HostPath) -> Root:
+    """The door to SOURCE. Raises `UserFault` where there is none, or this machine cannot confine it."""
+    try:
+        return Root(source)
+    except NoOpenat2:
+        raise UserFault(
+            Exit.MACHINE,
+            "this kernel has no openat2(2), or something forbids it (Linux 5.6 or newer has it); policyfs cannot confine "
+            "itself to SOURCE without it and does not try",
+        ) from None
+    except OSError as error:
+        raise UserFault(
+            Exit.PLACE, f"SOURCE {display(source)}: {os.strerror(error.errno or 0)}; name a directory you can read"
+        ) from None
+
+
+def open_policy(root: Root, options: PolicyOptions) -> Policy:
+    """The policy for a view on `root`: where the source takes two spellings for one name, rules ignore case too. Raises
+    `UserFault`, also for a policy that has no grant at all."""
+    policy = policy_for(root.source, options, fold_case=root.folds_case())
+    session = policy.session
+    if not session.grants and not session.read_roots and not session.write_roots:
+        raise UserFault(Exit.POLICY, NO_GRANT)
+    return policy
