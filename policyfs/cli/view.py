@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 
 import click
 
-from policyfs.cli.options import policy_options
+from policyfs.agent.workspace import TEMPLATE, TemplateFault, workspace
+from policyfs.cli.options import policy_options, printable
+from policyfs.host.faults import Exit, UserFault
 from policyfs.host.load import PolicyOptions, policy_for, source_of
 from policyfs.policy.paths import display
 
@@ -15,13 +18,33 @@ from policyfs.policy.paths import display
 @click.argument("source")
 @policy_options
 @click.option("--json", "as_json", is_flag=True, help="A JSON list of path and level, for programs.")
-def command(source: str, options: PolicyOptions, as_json: bool) -> None:
+@click.option("--prompt", is_flag=True, help="The block for a system prompt: what is open, and what a refusal means.")
+@click.option("--template", metavar="FILE", help="With --prompt: your own words, with {{view}} and the like in them.")
+@click.option("--print-template", is_flag=True, help="Print the built-in template, to begin your own with.")
+def command(
+    source: str, options: PolicyOptions, as_json: bool, prompt: bool, template: str | None, print_template: bool
+) -> None:
     """List every path that is open in the view of SOURCE, with its level. Nothing hidden is named.
 
     \b
       policyfs view ~/tree -s session.toml
+      policyfs view ~/tree -s session.toml --prompt >> system-prompt.md
     """
-    granted = policy_for(source_of(source), options).granted()
+    if as_json + prompt + print_template > 1:
+        raise click.UsageError("--json, --prompt and --print-template each print something else; give one")
+    if template is not None and not prompt:
+        raise click.UsageError("--template is for --prompt; add it")
+    if print_template:
+        click.echo(TEMPLATE, nl=False)
+        return
+    policy = policy_for(source_of(source), options)
+    if prompt:
+        try:
+            click.echo(printable(workspace(policy, TEMPLATE if template is None else _text_of(template))), nl=False)
+        except TemplateFault as fault:
+            raise UserFault(Exit.FAILED, f"--template {display(os.fsencode(template or ''))}: {fault}") from None
+        return
+    granted = policy.granted()
     if as_json:
         click.echo(
             json.dumps([{"path": path.decode("utf-8", "surrogateescape"), "level": str(level)} for path, level in granted])
@@ -30,3 +53,15 @@ def command(source: str, options: PolicyOptions, as_json: bool) -> None:
     width = max((len(display(path)) for path, _ in granted), default=0)
     for path, level in granted:
         click.echo(f"{display(path).ljust(width)}  {level.meaning}")
+
+
+def _text_of(name: str) -> str:
+    shown = display(os.fsencode(name))
+    try:
+        with open(name, encoding="utf-8") as file:
+            return file.read()
+    except UnicodeDecodeError as error:
+        raise UserFault(Exit.FAILED, f"--template {shown} is not UTF-8 (byte {error.start}); write it in UTF-8") from None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise UserFault(Exit.FAILED, f"--template {shown}: {why}; name a file you can read") from None
