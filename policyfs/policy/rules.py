@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from policyfs.policy.levels import Level, Standing
-from policyfs.policy.paths import ROOT, HostPath, ViewPath, display
+from policyfs.policy.paths import ROOT, HostPath, ViewPath, display, from_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Floor:
     source: str = "session"
 
     def __str__(self) -> str:
-        return f"floor {display(self.path)} = {self.level} ({self.source})"
+        return f"floor {display(self.path)} = {self.level} ({display(from_text(self.source))})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Denial:
     source: str
 
     def __str__(self) -> str:
-        return f"denylist {self.text} ({self.source})"
+        return f"denylist {display(from_text(self.text))} ({display(from_text(self.source))})"
 
 
 @dataclass(frozen=True, slots=True)

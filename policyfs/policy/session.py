@@ -136,11 +136,37 @@ def level_option(text: str, option: str) -> tuple[ViewPath, Level]:
     if not equals:
         raise SessionFaults(option, [Fault(quoted(text), "no level; write PATH=LEVEL, such as /Notes=stage")])
     faults: list[Fault] = []
-    path = _absolute(path_text, option, faults)
-    level = _level(level_text, option, faults)
+    path = _absolute(path_text, quoted(text), faults)
+    level = _level(level_text, quoted(text), faults)
     if faults or path is None or level is None:
         raise SessionFaults(option, faults)
     return path, level
+
+
+def denial_option(text: str, option: str) -> str:
+    """A denylist rule as an option has it: a path (`/x`, `~/x`) or a glob on a name. Raises `SessionFaults`."""
+    fault = "empty, or a NUL in it" if not text or "\0" in text else None
+    if fault is None:
+        fault = _place_fault(text) if is_path_rule(text) else _name_fault(text)
+    if fault is not None:
+        raise SessionFaults(option, [Fault(quoted(text), fault)])
+    return text
+
+
+def _place_fault(place: str) -> str | None:
+    """What is wrong with a path of the view or a place of the home, whichever home it is."""
+    try:
+        host_path(from_text(place), HostPath(b"/"))
+    except PathFault as fault:
+        return f"{fault}; write /like/this or ~/like/this"
+    return None
+
+
+def _name_fault(glob: str) -> str | None:
+    """What is wrong with a glob on one name."""
+    if "/" in glob:
+        return "holds a /, which no name does; a path is written from / or from ~/"
+    return None
 
 
 def quoted(text: str) -> str:
@@ -176,11 +202,18 @@ class _Reader:
         self.faults: list[Fault] = []
         try:
             self._rest: dict[str, Any] = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except RecursionError:
+            raise SessionFaults(where, [Fault("TOML", "lists or tables nested too deeply")]) from None
+        except ValueError as error:
+            # TOMLDecodeError, or what Python says of a number of more digits than it reads.
             raise SessionFaults(where, [Fault("TOML", str(error))]) from None
 
     def fault(self, key: str, message: str) -> None:
         self.faults.append(Fault(key, message))
+
+    def fault_if(self, key: str, text: str, message: str | None) -> None:
+        if message is not None:
+            self.fault(key, f"{quoted(text)} {message}")
 
     def finish(self) -> None:
         """Raises `SessionFaults` where anything was wrong or is left over."""
@@ -253,16 +286,15 @@ class _Reader:
         for path in paths:
             if not is_path_rule(path):
                 self.fault("deny.paths", f"{quoted(path)} is no path; write /from/the/view or ~/from/the/home")
-            elif path.startswith("/"):
-                _absolute(path, "deny.paths", self.faults)
+            elif "\0" not in path:
+                self.fault_if("deny.paths", path, _place_fault(path))
         names = self._texts("deny.names")
         extensions = self._texts("deny.extensions")
         exceptions = self._texts("deny.except", EXCEPTIONS)
         named = (("deny.names", names), ("deny.extensions", extensions), ("deny.except", exceptions))
         for key, globs in named:
             for glob in globs:
-                if "/" in glob:
-                    self.fault(key, f"{quoted(glob)} holds a /; write it under deny.paths")
+                self.fault_if(key, glob, _name_fault(glob))
         for extension in extensions:
             if not extension.startswith("."):
                 self.fault("deny.extensions", f"{quoted(extension)} has no dot; write {quoted('.' + extension)}")
@@ -286,6 +318,6 @@ class _Reader:
     def roots(self, kind: str) -> tuple[str, ...]:
         roots = self._texts(f"roots.{kind}")
         for root in roots:
-            if root and not is_path_rule(root):
-                self.fault(f"roots.{kind}", f"{quoted(root)} is not absolute; write /like/this or ~/like/this")
+            if root and "\0" not in root:
+                self.fault_if(f"roots.{kind}", root, _place_fault(root))
         return roots
