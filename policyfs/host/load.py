@@ -13,7 +13,7 @@ from policyfs.policy.levels import Level
 from policyfs.policy.paths import HostPath, PathFault, ViewPath, display
 from policyfs.policy.policy import Policy, Surroundings, homes_of, host_places
 from policyfs.policy.roots import Roots, split_roots
-from policyfs.policy.session import Session, SessionFaults, level_option, loads, loads_floors
+from policyfs.policy.session import Session, SessionFaults, denial_option, level_option, loads, loads_floors
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +30,19 @@ class PolicyOptions:
     preset: str | None = None
 
     def absolute(self) -> PolicyOptions:
-        """The same with file names that hold wherever the process works."""
-
-        def of(text: str) -> str:
-            return os.fsdecode(places.absolute(text))
-
+        """The same with file names that hold wherever the process works. What is in them stays as written, `..` too:
+        behind a link it is not what its text says, and every link on the way is to be protected."""
+        here = os.getcwd()
         return dataclasses.replace(
             self,
-            session_file=None if self.session_file is None else of(self.session_file),
-            floors_files=tuple(of(text) for text in self.floors_files),
+            session_file=None if self.session_file is None else _from(here, self.session_file),
+            floors_files=tuple(_from(here, text) for text in self.floors_files),
         )
+
+
+def _from(directory: str, name: str) -> str:
+    # An empty name stays one: joined, it would be the directory.
+    return os.path.join(directory, name) if name else name
 
 
 NO_GRANT = (
@@ -57,7 +60,7 @@ def session_of(options: PolicyOptions) -> Session:
     session = HOME_PRESET if options.preset == "home" else Session()
     if options.session_file is not None:
         try:
-            loaded = loads(_text_of(options.session_file), options.session_file)
+            loaded = loads(_text_of(options.session_file), _shown(options.session_file))
             session = dataclasses.replace(
                 loaded,
                 read_roots=session.read_roots + loaded.read_roots,
@@ -65,11 +68,15 @@ def session_of(options: PolicyOptions) -> Session:
             )
         except SessionFaults as error:
             faults += _lines(error)
+        except UserFault as fault:
+            faults += fault.messages
     grants = _levels(options.grants, "--grant", faults)
     floors = _levels(options.floors, "--floor", faults)
     for rule in options.deny:
-        if not rule or "\0" in rule:
-            faults.append("--deny: an empty rule, or one with a NUL in it")
+        try:
+            denial_option(rule, "--deny")
+        except SessionFaults as error:
+            faults += _lines(error)
     if faults:
         raise UserFault(Exit.POLICY, *faults)
     read, write = _option_roots(options)
@@ -98,32 +105,42 @@ def _texts(roots: Roots) -> tuple[str, ...]:
 
 def policy_for(source: HostPath, options: PolicyOptions, *, fold_case: bool = False) -> Policy:
     """The policy of the view of `source` (a real path). Raises `UserFault` with every fault found."""
-    session = session_of(options)
+    options = options.absolute()
+    faults: list[str] = []
+    session = Session()
+    try:
+        session = session_of(options)
+    except UserFault as fault:
+        faults += fault.messages
     home = places.home()
     homes = homes_of(home, places.real(home))
-    files = [HostPath(os.fsencode(name)) for name in options.absolute().floors_files]
-    if os.path.exists(places.ADMIN_FLOORS):
-        files.append(places.ADMIN_FLOORS)
+    files = list(options.floors_files)
+    if places.is_there(places.ADMIN_FLOORS):
+        files.append(os.fsdecode(places.ADMIN_FLOORS))
     floors: dict[str, dict[HostPath, Level]] = {}
-    faults: list[str] = []
-    for file in files:
-        name = os.fsdecode(file)
+    for name in files:
         try:
-            floors[name] = loads_floors(_text_of(name), name, home)
+            floors[name] = loads_floors(_text_of(name), _shown(name), home)
         except SessionFaults as error:
             faults += _lines(error)
+        except UserFault as fault:
+            faults += fault.messages
     if faults:
         raise UserFault(Exit.POLICY, *faults)
-    protected = [*places.own_places(), *files]
     if options.session_file is not None:
-        protected.append(places.absolute(options.session_file))
-    spoken_of = host_places(session, homes) | {place for source_floors in floors.values() for place in source_floors}
+        files.append(options.session_file)
+    own = places.own_places()
+    # These come with the links that lead to them: a directory behind one is not to be hidden whole.
+    read = [place for file in files for place in places.on_the_way(file)]
+    spoken_of = (
+        {*own} | host_places(session, homes) | {place for source_floors in floors.values() for place in source_floors}
+    )
     surroundings = Surroundings(
         source=source,
         homes=homes,
-        real=places.real_of(spoken_of | set(protected)),
+        real=places.real_of(spoken_of),
         floors=floors,
-        protected=tuple(protected),
+        protected=(*own, *read),
     )
     try:
         return Policy(session, surroundings, fold_case=fold_case)
@@ -156,13 +173,10 @@ def _text_of(name: str) -> str:
         return content.decode("utf-8")
     except OSError as error:
         raise UserFault(
-            Exit.POLICY, f"{display(os.fsencode(name))} cannot be read: {error.strerror}; name a readable file"
+            Exit.POLICY, f"{_shown(name) or '``'} cannot be read: {error.strerror}; name a readable file"
         ) from None
     except UnicodeDecodeError as error:
-        raise UserFault(
-            Exit.POLICY,
-            f"{display(os.fsencode(name))} is not UTF-8 (byte {error.start}); TOML is written in UTF-8",
-        ) from None
+        raise UserFault(Exit.POLICY, f"{_shown(name)} is not UTF-8 (byte {error.start}); TOML is written in UTF-8") from None
     except ValueError:
         raise UserFault(Exit.POLICY, "a file name with a NUL in it; name a readable file") from None
 
@@ -178,6 +192,10 @@ def _levels(texts: tuple[str, ...], option: str, faults: list[str]) -> dict[View
         if levels.setdefault(path, level) is not level:
             faults.append(f"{option}: gives {display(path)} two levels; keep one")
     return levels
+
+
+def _shown(name: str) -> str:
+    return display(os.fsencode(name))
 
 
 def _lines(error: SessionFaults) -> list[str]:

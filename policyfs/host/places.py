@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Iterable
 from pathlib import Path
 
+from policyfs.host.faults import Exit, UserFault
 from policyfs.policy.paths import HostPath, PathFault, host_path
 
 ADMIN_FLOORS = HostPath(b"/etc/policyfs/floors.toml")
@@ -13,13 +15,58 @@ ADMIN_FLOORS = HostPath(b"/etc/policyfs/floors.toml")
 
 
 def home() -> HostPath:
-    """The user's home, from HOME or the password database."""
-    return host_path(os.fsencode(os.path.abspath(os.path.expanduser("~"))))
+    """The user's home: HOME where it is an absolute path, else from the password database. Raises `UserFault`: rules on
+    places of the home would guard another place, or none."""
+    written = os.environb.get(b"HOME", b"")
+    try:
+        if not written.startswith(b"/"):
+            written = os.fsencode(pwd.getpwuid(os.geteuid()).pw_dir)
+        return host_path(written)
+    except (KeyError, PathFault):
+        raise UserFault(Exit.MACHINE, "no home directory: HOME is no absolute path; set it to your home") from None
 
 
 def real(place: HostPath) -> HostPath:
     """The place with every link followed, as far as it exists."""
     return HostPath(os.path.realpath(place))
+
+
+def is_there(place: HostPath) -> bool:
+    """Whether anything has this name. What cannot be known counts as there: who opens it learns what is wrong."""
+    try:
+        os.lstat(place)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def on_the_way(name: str) -> list[HostPath]:
+    """What a file name leads through: every link that the kernel follows to reach the file, then the file, each by its
+    real path. Whoever changes one of them changes what the name means."""
+    pending = (os.getcwdb() + b"/" + os.fsencode(name) if not name.startswith("/") else os.fsencode(name)).split(b"/")
+    found: dict[HostPath, None] = {}
+    current = b""
+    links = 0
+    # As many links as the kernel follows: MAXSYMLINKS, path_resolution(7).
+    while pending and links <= 40:
+        component = pending.pop(0)
+        if component in (b"", b"."):
+            continue
+        if component == b"..":
+            current = current.rpartition(b"/")[0]
+            continue
+        current += b"/" + component
+        try:
+            text = os.readlink(current)
+        except OSError:
+            continue
+        links += 1
+        found[HostPath(current)] = None
+        current = b"" if text.startswith(b"/") else current.rpartition(b"/")[0]
+        pending[:0] = text.split(b"/")
+    return [*found, HostPath(current or b"/")]
 
 
 def real_of(places: Iterable[HostPath]) -> dict[HostPath, HostPath]:
