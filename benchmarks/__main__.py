@@ -19,7 +19,7 @@ import click
 from benchmarks import table
 from benchmarks.data import Data, Sizes
 from benchmarks.lines import Line, lines
-from benchmarks.measure import Bench, Row
+from benchmarks.measure import Bench, Row, can_drop_caches
 from benchmarks.systems import BEFORE, BINDFS, KINDS, NATIVE, POLICYFS, Failed, Policyfs, System, write_session
 
 _USUAL = (NATIVE, BINDFS, POLICYFS)
@@ -36,6 +36,7 @@ _QUICK_SCALE, _QUICK_ROUNDS = 0.1, 2
 @click.option("--scale", type=click.FloatRange(0.001, 1.0), help="So much of the data (0.1 is a tenth).")
 @click.option("--data", "place", type=click.Path(path_type=Path), help="Where the data is built and kept.")
 @click.option("--watchdog", default=120.0, show_default=True, help="The most seconds that one command may take.")
+@click.option("--keep-caches", is_flag=True, help="Leave the machine's caches alone: drop only the source's pages.")
 @click.option("--json", "as_json", is_flag=True, help="Every measurement, for programs.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Ratios only, as BENCHMARKS.md has them.")
 @click.option("--list", "listing", is_flag=True, help="Name the lines and end.")
@@ -49,6 +50,7 @@ def main(
     scale: float | None,
     place: Path | None,
     watchdog: float,
+    keep_caches: bool,
     as_json: bool,
     as_markdown: bool,
     listing: bool,
@@ -77,27 +79,34 @@ def main(
     if before:
         names.append(BEFORE)
     pythons = {POLICYFS: os.environ.get("POLICYFS_BENCH_PYTHON") or sys.executable, BEFORE: before or ""}
-    # SIGTERM would end this process without its finally, and leave mounts.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # Either would end this process without its finally, and leave mounts.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    drops_caches = not keep_caches and can_drop_caches()
     rows: list[Row] = []
+    whole = False
     try:
-        with _benched(place or _usual_place(), scale, names, pythons, rounds, watchdog, large) as bench:
+        with _benched(place or _usual_place(), scale, names, pythons, watchdog, large) as (mounted, data, loops):
+            bench = Bench(mounted, data, loops, rounds, watchdog, drops_caches, _say)
             for line in chosen:
                 begin = time.monotonic()
                 rows += bench.line(line)
                 _say(f"{', '.join(line.names)} ({time.monotonic() - begin:.1f} s)")
+            whole = True
     except KeyboardInterrupt:
-        _say("interrupted; this is what there is")
-    except Failed as fault:
-        raise click.ClickException(str(fault)) from None
-    said = table.conditions(rounds, scale)
+        _say("interrupted")
+    except (Failed, subprocess.CalledProcessError, OSError) as fault:
+        _say(str(fault))
+    if not rows:
+        sys.exit(1)
+    said = table.conditions(rounds, scale, drops_caches=drops_caches)
     if as_json:
         click.echo(table.as_json(rows, names, said))
     elif as_markdown:
         click.echo(table.markdown(rows, said))
     else:
         table.print_table(rows, names, said)
-    if any(row.faults for row in rows):
+    if not whole or any(row.faults for row in rows):
         sys.exit(1)
 
 
@@ -126,8 +135,8 @@ def _usual_place() -> Path:
 
 @contextlib.contextmanager
 def _benched(
-    place: Path, scale: float, names: list[str], pythons: dict[str, str], rounds: int, watchdog: float, large: bool
-) -> Iterator[Bench]:
+    place: Path, scale: float, names: list[str], pythons: dict[str, str], watchdog: float, large: bool
+) -> Iterator[tuple[list[System], Data, str]]:
     """Data built, loops compiled, file systems mounted; everything ended however it goes."""
     # Data of different scales side by side: a quick run does not throw a full one's away.
     directory = place.resolve() / f"scale-{scale:g}"
@@ -144,19 +153,18 @@ def _benched(
         write_session(directory / "session.toml", data.sizes.repository_directories)
         loops = directory / "loops"
         subprocess.run(["gcc", "-O2", "-o", loops, Path(__file__).with_name("loops.c")], check=True)
-        mounted: list[System] = []
-        try:
+        # Unwinds every mount, also where one of them does not want to end.
+        with contextlib.ExitStack() as mounts:
+            systems: list[System] = []
             for name in names:
                 system = KINDS[name](name, directory, data.source(name), watchdog)
                 if isinstance(system, Policyfs):
                     system.python = pythons[name]
-                mounted.append(system)
+                mounts.callback(system.unmount)
                 # What a run that was killed has left.
                 system.remount()
-            yield Bench(mounted, data, str(loops), rounds, watchdog, _say)
-        finally:
-            for system in mounted:
-                system.unmount()
+                systems.append(system)
+            yield systems, data, str(loops)
 
 
 main(prog_name="scripts/bench")

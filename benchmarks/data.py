@@ -34,8 +34,12 @@ GIT_ENVIRONMENT = {
     "GIT_COMMITTER_NAME": "benchmark",
     "GIT_COMMITTER_EMAIL": "benchmark@example.org",
     "GIT_TERMINAL_PROMPT": "0",
+    "GIT_CONFIG_COUNT": "1",
+    "GIT_CONFIG_KEY_0": "maintenance.auto",
+    "GIT_CONFIG_VALUE_0": "false",
 }
-"""A person's own git configuration (hooks, a file system monitor, signing) must not take part."""
+"""A person's own git configuration (hooks, a file system monitor, signing) must not take part, nor a collection that git
+starts in the background."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,7 +210,7 @@ class Data:
 
 def git(*words: str, within: Path) -> None:
     """Run git natively, on data that is being prepared."""
-    subprocess.run(["git", *words], cwd=within, check=True, env={**os.environ, **GIT_ENVIRONMENT})
+    subprocess.run(["git", "-c", "gc.auto=0", *words], cwd=within, check=True, env={**os.environ, **GIT_ENVIRONMENT})
 
 
 def _build_whole(place: Path, build: Callable[[Path], None]) -> None:

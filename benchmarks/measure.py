@@ -62,6 +62,7 @@ class Bench:
     loops_program: str
     rounds: int
     watchdog: float
+    drops_caches: bool
     say: Callable[[str], None]
 
     def line(self, line: Line) -> list[Row]:
@@ -129,7 +130,7 @@ class Bench:
 
     def drop(self, paths: list[Path]) -> None:
         """Make the source cold: its pages, and where the kernel lets us its names and attributes as well."""
-        if can_drop_caches():
+        if self.drops_caches:
             run(["sync"], cwd=self.data.directory, watchdog=self.watchdog)
             _DROP_CACHES.write_text("3")
             for file in _tool_files():
