@@ -1,0 +1,297 @@
+"""The layers of DESIGN 2, walked: who imports whom, who reaches the source, and what every name owes its reader."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import policyfs
+
+PACKAGE = Path(policyfs.__file__).parent
+
+# -- the arrows
+
+ARROWS = {
+    "policy": set(),
+    "view": {"policy"},
+    "host": {"policy"},  # docs/decisions/0001-host-package.md
+    "opening": {"view", "policy", "host"},
+    "mount": {"view", "policy", "host"},
+    "agent": {"view", "policy"},
+    "doctor": {"view", "policy"},
+    "sandbox": {"mount", "view", "policy", "host"},
+}
+"""From a layer to the layers it may import."""
+FREE = {"cli", "api", "mounting", "policyfs"}
+"""The commands and the public API may import all."""
+
+VALUES = {
+    "__future__", "collections", "dataclasses", "enum", "errno", "fnmatch", "functools", "itertools", "operator", "re",
+    "stat", "string", "tomllib", "types", "typing", "unicodedata",
+}  # fmt: skip
+"""What `policy` may import: modules of the standard library that hold values and do nothing."""
+
+OUTSIDE = {
+    "mount": {"pyfuse3", "trio", "inotify_simple"},
+    "agent": {"trio", "msgspec"},
+    "cli": {"click", "rich", "trio"},
+    "policyfs": {"trio"},
+}
+"""Whose packages a layer may import besides the standard library. No other layer may import any."""
+
+
+def modules() -> Iterator[tuple[str, str, ast.Module]]:
+    """Every module of the package: its layer, its file and its syntax tree."""
+    for file in sorted(PACKAGE.rglob("*.py")):
+        inside = file.relative_to(PACKAGE)
+        layer = inside.parts[0] if len(inside.parts) > 1 else inside.stem
+        yield "policyfs" if layer == "__init__" else layer, str(inside), ast.parse(file.read_bytes())
+
+
+MODULES = list(modules())
+
+
+def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Every module that is imported anywhere in a module, with the line. Importing `x` from `policyfs` counts as
+    `policyfs.x`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute, so that an arrow can be read in them"
+            module = node.module or ""
+            if module == "policyfs":
+                yield from ((node.lineno, f"policyfs.{alias.name}") for alias in node.names)
+            else:
+                yield node.lineno, module
+
+
+def import_faults(layer: str, file: str, tree: ast.Module) -> Iterator[str]:
+    """What a module imports and its layer does not allow."""
+    for line, name in imported(tree):
+        top, _, rest = name.partition(".")
+        if top == "policyfs":
+            target = rest.partition(".")[0]
+            if layer not in FREE and target != layer and target not in ARROWS[layer]:
+                yield f"{file}:{line}: {layer} imports {target or 'the public API'}"
+        elif layer == "policy":
+            if top not in VALUES:
+                yield f"{file}:{line}: policy imports {name}, which is not a value"
+        elif top not in sys.stdlib_module_names and top not in OUTSIDE.get(layer, set()):
+            yield f"{file}:{line}: {layer} imports {name}"
+
+
+def test_no_import_but_along_an_arrow() -> None:
+    """Each layer imports only the layers that its arrow leads to; `mount` and `agent` never each other."""
+    unknown = {layer for layer, _, _ in MODULES} - set(ARROWS) - FREE
+    assert not unknown, f"draw the arrows of {unknown} here and in CONTRIBUTING.md"
+    assert [fault for module in MODULES for fault in import_faults(*module)] == []
+    assert "mount" not in ARROWS["agent"]
+    assert "agent" not in ARROWS["mount"]
+
+
+def test_no_import_by_name() -> None:
+    """Imports that no walk of the imports sees: only the command line has one, for its own commands."""
+    found = [
+        file
+        for _, file, tree in MODULES
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Name) and node.id in ("__import__", "importlib", "exec", "eval"))
+    ]
+    assert set(found) <= {"cli/commands.py"}
+
+
+@pytest.mark.parametrize(
+    ("layer", "text"),
+    [
+        ("policy", "import os"),
+        ("policy", "from pathlib import Path"),
+        ("policy", "def f():\n    import time"),
+        ("policy", "from policyfs.view.root import Root"),
+        ("view", "import trio"),
+        ("view", "from policyfs.host import places"),
+        ("mount", "from policyfs.agent import tools"),
+        ("agent", "from policyfs import mount"),
+        ("agent", "import policyfs.mount.daemon"),
+        ("agent", "import pyfuse3"),
+        ("host", "import click"),
+        ("host", "import policyfs"),
+    ],
+)
+def test_a_wrong_import_is_found(layer: str, text: str) -> None:
+    """The walk above sees each of these."""
+    assert len(list(import_faults(layer, "x.py", ast.parse(text)))) == 1
+
+
+# -- the source is reached through one door
+
+DOOR = "view/root.py"
+BEHIND_THE_DOOR = {"view", "mount", "agent", "doctor"}
+
+WITHOUT_PATH = {
+    "close", "dup", "fdatasync", "fdopen", "fsdecode", "fsencode", "fstat", "fsync", "ftruncate", "getegid", "geteuid",
+    "getgid", "getpid", "getuid", "pipe", "pread", "preadv", "pwrite", "read", "set_blocking", "set_inheritable",
+    "strerror", "umask", "write",
+}  # fmt: skip
+"""Functions of `os` that take a descriptor or nothing: with them nobody gets at a path."""
+
+EXCEPTIONS = {
+    ("mount/start.py", "os.open"): "the daemon's log, which lies in policyfs's own state or where --log says",
+    ("mount/start.py", "subprocess"): "starts the daemon",
+    ("mount/daemon.py", "os.chdir"): "to /, so that the daemon keeps no directory busy",
+    ("mount/watch.py", "inotify_simple"): "watches directories by the descriptors that the door reached them with",
+    ("doctor/examine.py", "fcntl"): "asks a descriptor that the door reached for its flags",
+}
+"""What is used all the same outside the door, and why."""
+
+PATH_MODULES = {
+    "ctypes", "fcntl", "fileinput", "glob", "inotify_simple", "io", "linecache", "mmap", "pathlib", "posix", "shutil",
+    "sqlite3", "subprocess", "tempfile",
+}  # fmt: skip
+"""Modules with which a path can be reached without `os`."""
+
+
+def paths_reached(file: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Everything in a module by which a path could be reached, called or only named: a name under which such a function
+    is kept is as good as a call of it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
+            if callable(getattr(os, node.attr, None)) and not isinstance(getattr(os, node.attr), type):
+                if node.attr not in WITHOUT_PATH:
+                    yield file, f"os.{node.attr}"
+            elif node.attr == "path":
+                yield file, "os.path"
+        elif isinstance(node, ast.Name) and node.id == "open" and isinstance(node.ctx, ast.Load):
+            yield file, "open"
+    for _, name in imported(tree):
+        if name.partition(".")[0] in PATH_MODULES or name.startswith("os."):
+            yield file, name
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "os":
+            yield file, "from os"
+        elif isinstance(node, ast.Import) and any(alias.name == "os" and alias.asname for alias in node.names):
+            yield file, "os under another name"
+
+
+def test_only_the_door_reaches_the_source_by_path() -> None:
+    """DESIGN 5: nothing outside view/root.py opens, stats, lists or changes by path; the exceptions are all in use."""
+    found = {
+        use
+        for layer, file, tree in MODULES
+        if layer in BEHIND_THE_DOOR and file != DOOR
+        for use in paths_reached(file, tree)
+    }
+    assert found - set(EXCEPTIONS) == set()
+    there = {file for _, file, _ in MODULES}
+    assert {exception for exception in EXCEPTIONS if exception[0] in there} <= found, "an exception that nobody needs"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "os.open(b'/x', 0)",
+        "os.stat(name)",
+        "os.listdir('.')",
+        "os.scandir(fd)",
+        "look = os.lstat",
+        "os.path.exists(x)",
+        "open('/x')",
+        "from os import stat",
+        "import os as system",
+        "import os.path",
+        "import ctypes",
+        "from pathlib import Path",
+        "def f():\n    import shutil",
+    ],
+)
+def test_a_way_around_the_door_is_found(text: str) -> None:
+    """The walk above sees each of these."""
+    assert list(paths_reached("view/x.py", ast.parse(text)))
+
+
+def test_the_door_decides_nothing() -> None:
+    """view/root.py knows of paths alone: it imports no rule, no level and no refusal."""
+    (tree,) = [tree for _, file, tree in MODULES if file == DOOR]
+    assert {name for _, name in imported(tree) if name.startswith("policyfs")} == {"policyfs.policy.paths"}
+
+
+# -- what every name owes its reader
+
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def public(tree: ast.Module, file: str) -> Iterator[tuple[str, Documented]]:
+    """The module, and its public classes, functions and methods. A method named as a base class's is described there."""
+    yield file, tree
+
+    def within(body: list[ast.stmt], prefix: str, *, inherits: bool) -> Iterator[tuple[str, Documented]]:
+        for node in body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+                if inherits and not isinstance(node, ast.ClassDef):
+                    continue
+                yield f"{prefix}.{node.name}", node
+                if isinstance(node, ast.ClassDef):
+                    bases = {ast.unparse(base) for base in node.bases}
+                    yield from within(node.body, f"{prefix}.{node.name}", inherits=bool(bases & INHERITED))
+
+    yield from within(tree.body, file, inherits=False)
+
+
+INHERITED = {"pyfuse3.Operations", "click.Group"}
+
+
+def test_everything_public_has_a_docstring() -> None:
+    """Every module, and every public class, function and method, says what it is for."""
+    missing = [name for _, file, tree in MODULES for name, node in public(tree, file) if not ast.get_docstring(node)]
+    assert missing == []
+
+
+def test_nothing_is_guarded_by_assert() -> None:
+    """`python -O` takes asserts out, and with them whatever they guard. What may stand is `assert x is not None`, which
+    tells the type checker what the next line would fail without."""
+    found = [
+        f"{file}:{node.lineno}"
+        for _, file, tree in MODULES
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assert) and not ast.unparse(node.test).endswith(" is not None")
+    ]
+    assert found == []
+
+
+def test_every_class_of_exception_that_is_swallowed_is_named() -> None:
+    """No bare `except:`, which takes in what ends the program; a handler of BaseException raises again."""
+    found = [
+        f"{file}:{node.lineno}"
+        for _, file, tree in MODULES
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ExceptHandler)
+        and (node.type is None or ast.unparse(node.type) == "BaseException")
+        and not any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
+    ]
+    assert found == []
+
+
+def test_every_module_can_be_read_in_one_sitting() -> None:
+    """DESIGN 2: modules stay small."""
+    sizes = {file: len((PACKAGE / file).read_bytes().splitlines()) for _, file, _ in MODULES}
+    assert {file: size for file, size in sizes.items() if size > 700} == {}
+
+
+def test_no_silenced_warning_without_its_reason() -> None:
+    """CONTRIBUTING: an exception to a rule (`noqa`, `type: ignore`) has its reason beside it: on the line, or above."""
+    bare = []
+    for _, file, _ in MODULES:
+        lines = (PACKAGE / file).read_text().splitlines()
+        for number, line in enumerate(lines):
+            for mark in ("# noqa", "# type: ignore"):
+                if mark in line:
+                    rest = line.partition(mark)[2].partition("]" if "type" in mark else " - ")[2]
+                    commented_above = number and lines[number - 1].lstrip().startswith(("#", '"""'))
+                    if not rest.strip() and not commented_above:
+                        bare.append(f"{file}:{number + 1}")
+    assert bare == []
