@@ -99,7 +99,7 @@ def view_of(request: MountRequest) -> tuple[View, list[str]]:
             "the view has passages, where unknown names answer EACCES; if pytest, black or uv stumble over that, set "
             '[passages] unknown = "missing" in the session file'
         )
-    return View(root, policy, at=HostPath(os.fsencode(request.mountpoint))), warnings
+    return View(root, policy, at=HostPath(os.fsencode(request.appears_at or request.mountpoint))), warnings
 
 
 def serve(request: MountRequest, answer_descriptor: int) -> None:

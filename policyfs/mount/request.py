@@ -25,6 +25,8 @@ class MountRequest:
     allow_case_folding: bool = False
     log_file: str | None = None
     """Where the daemon logs; None for standard error."""
+    appears_at: str | None = None
+    """Where the session sees the view, if not at `mountpoint`: what absolute links are read and rewritten for."""
 
     def dumps(self) -> bytes:
         """The request as one line of JSON."""
