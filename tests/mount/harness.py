@@ -39,6 +39,7 @@ import pytest
 from policyfs.host import mounts
 from policyfs.host.mounts import Mount
 from policyfs.policy.paths import HostPath
+from tests.mount.watchdog import abort_connection
 
 PROGRAM = (sys.executable, "-I", "-c", "from policyfs.cli import main; main()")
 """The `policyfs` command of the interpreter that runs the tests."""
@@ -422,10 +423,17 @@ def mounted(
         told_of = _SERVING.search(log.read_text())
         assert told_of, f"the daemon's log does not say that it serves:\n{_text_of(log)}"
         view = Mounted(source, point, person, int(told_of[1]), log, done.stdout, done.stderr)
-        with _watched(view, deadline):
-            before = view.descriptors()
+        with overseen(view, deadline):
             yield view
-            _look_over(view, before)
+
+
+@contextlib.contextmanager
+def overseen(view: Mounted, deadline: float = DEADLINE) -> Iterator[None]:
+    """What holds for every mount, for one that has been started: watched, looked over, and gone at the end."""
+    with _watched(view, deadline):
+        before = view.descriptors()
+        yield
+        _look_over(view, before)
 
 
 def _text_of(log: Path) -> str:
@@ -472,6 +480,13 @@ def watchdog(point: Path, person: Person, process: int, deadline: float = DEADLI
             dog.stdin.close()
         acted = dog.wait(PATIENCE)
     assert acted == 0, f"the mount at {point} outlived {deadline:g} s, and the watchdog ended it"
+
+
+def abort(view: Mounted) -> None:
+    """Abort the FUSE connection of a mount, as an administrator does with one that is wedged."""
+    mount = view.person.mount_at(view.point)
+    assert mount is not None
+    assert abort_connection(mount.device.partition(":")[2]), "the connection could not be aborted"
 
 
 def _look_over(view: Mounted, before: Counter[str] | None) -> None:

@@ -16,14 +16,27 @@ import subprocess
 import sys
 
 
+def abort_connection(minor: str) -> bool:
+    """Whether a connection was aborted. In containers the control file system is often not mounted where it belongs:
+    then it is mounted for a moment in a namespace of its own, which takes root."""
+    usual = "/sys/fs/fuse/connections"
+    if os.path.exists(f"{usual}/{minor}/abort"):
+        with contextlib.suppress(OSError), open(f"{usual}/{minor}/abort", "w") as abort:
+            abort.write("1")
+            return True
+        return False
+    script = f"mount -t fusectl fusectl {usual} && echo 1 > {usual}/{minor}/abort"
+    unshared = ["unshare", "-m", "--propagation", "private", "sh", "-c", script]
+    return subprocess.run(unshared, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
 def main() -> int:
     seconds, minor, process, namespace, point = sys.argv[1:]
     daemon = os.pidfd_open(int(process))
     readable, _, _ = select.select([0], [], [], float(seconds))
     if readable and os.read(0, 1):
         return 0
-    with contextlib.suppress(OSError), open(f"/sys/fs/fuse/connections/{minor}/abort", "w") as abort:
-        abort.write("1")
+    abort_connection(minor)
     enter = ["nsenter", "-t", namespace, "-m", "--"] if int(namespace) else []
     detach = ["umount", "-l"] if os.geteuid() == 0 else ["fusermount3", "-u", "-z"]
     subprocess.run([*enter, *detach, point], stderr=subprocess.DEVNULL, check=False)
