@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ import click
 
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.load import PolicyOptions, root_notes
+from policyfs.policy.paths import display
 
 Command = Callable[..., Any]
 
@@ -86,5 +88,11 @@ def translating_faults(main: Callable[[], Any]) -> int:
     except BrokenPipeError:
         # Whoever read the output has seen enough; say so to the interpreter, which flushes once more at exit.
         sys.stdout = None
+        return int(Exit.FAILED)
+    except OSError as error:
+        # The machine's, a full disk under the output most of all, and no fault of the program: a line, no traceback.
+        sys.stdout = None
+        of = f" ({display(os.fsencode(error.filename))})" if isinstance(error.filename, str | bytes) else ""
+        report(UserFault(Exit.FAILED, f"{error.strerror or error}{of}"))
         return int(Exit.FAILED)
     return int(Exit.DONE)
