@@ -10,7 +10,7 @@ from policyfs.host import places
 from policyfs.host.faults import Exit, UserFault
 from policyfs.policy.compiled import ConflictingRules
 from policyfs.policy.levels import Level
-from policyfs.policy.paths import HostPath, PathFault, ViewPath, display
+from policyfs.policy.paths import ROOT, HostPath, PathFault, ViewPath, display
 from policyfs.policy.policy import Policy, Surroundings, homes_of, host_places
 from policyfs.policy.roots import Roots, split_roots
 from policyfs.policy.session import Session, SessionFaults, denial_option, level_option, loads, loads_floors
@@ -112,6 +112,23 @@ def policy_for(source: HostPath, options: PolicyOptions, *, fold_case: bool = Fa
         session = session_of(options)
     except UserFault as fault:
         faults += fault.messages
+    return _policy(source, session, options, faults, fold_case=fold_case)
+
+
+def machine_policy(options: PolicyOptions) -> Policy:
+    """What the denylist, the floors and policyfs's own places leave of the whole machine when everything is granted: the
+    judgement of a place that a session is shown beside its view. Raises `UserFault`."""
+    options = options.absolute()
+    deny = session_of(options).deny
+    # A path of the view means nothing outside it; places of the home and names do.
+    deny = dataclasses.replace(deny, paths=tuple(path for path in deny.paths if not path.startswith("/")))
+    return _policy(HostPath(b"/"), Session(grants={ROOT: Level.COMMIT}, deny=deny), options, [])
+
+
+def _policy(
+    source: HostPath, session: Session, options: PolicyOptions, faults: list[str], *, fold_case: bool = False
+) -> Policy:
+    """The policy of a session's view of `source`, once the floors are read; `faults` are those found until now."""
     home = places.home()
     homes = homes_of(home, places.real(home))
     files = list(options.floors_files)

@@ -16,14 +16,18 @@ from policyfs.policy.paths import HostPath, PathFault, below, display
 FILE_SYSTEM_TYPE = "fuse.policyfs"
 FUSE_DEVICE = "/dev/fuse"
 
+_WHOLE = HostPath(b"/")
+
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One line of /proc/self/mountinfo (proc(5)): where, of what type, on which device."""
+    """One line of /proc/self/mountinfo (proc(5)): where, of what type, on which device, and which directory of that
+    device's file system is seen there."""
 
     point: HostPath
     type: str
     device: str
+    root: HostPath = _WHOLE
 
 
 def mounts() -> list[Mount]:
@@ -33,7 +37,8 @@ def mounts() -> list[Mount]:
         for line in table:
             fields = line.split(b" ")
             after = fields.index(b"-")
-            found.append(Mount(_unescaped(fields[4]), fields[after + 1].decode(), fields[2].decode()))
+            point, root = _unescaped(fields[4]), _unescaped(fields[3])
+            found.append(Mount(point, fields[after + 1].decode(), fields[2].decode(), root))
     return found
 
 
