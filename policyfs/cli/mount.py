@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import subprocess
 import sys
 
 import click
 
 from policyfs.cli.options import policy_options, printable
 from policyfs.host import mounts, places
-from policyfs.host.faults import Exit, UserFault
 from policyfs.host.load import PolicyOptions, source_of
 from policyfs.mount.request import MountRequest, Ready
-
-_DAEMON = (sys.executable, "-I", "-c", "from policyfs.mount.daemon import main; main()")
-"""Isolated (-I): a `trio.py` where the person stands, or on PYTHONPATH, is never imported (security.md P16)."""
+from policyfs.mount.start import DAEMON, log_file_for, start_daemon
 
 
 @click.command("mount")
@@ -46,7 +41,7 @@ def command(
     real_source = source_of(source)
     point = mounts.mountpoint_for(mountpoint, real_source)
     if log_file is None and not foreground:
-        log_file = str(places.private_directory(places.state_directory()) / f"{mount_name(point)}.log")
+        log_file = log_file_for(point)
     request = MountRequest(
         os.fsdecode(real_source),
         os.fsdecode(point),
@@ -60,49 +55,6 @@ def command(
         ready = start_daemon(request)
         os.statvfs(point)
         print_ready(ready, mountpoint)
-
-
-def mount_name(point: bytes) -> str:
-    """A name for a mountpoint that a file can have."""
-    readable = "".join(character if character.isalnum() else "-" for character in os.fsdecode(point).strip("/"))
-    return f"{readable[-40:]}-{hashlib.blake2b(point, digest_size=4).hexdigest()}"
-
-
-def start_daemon(request: MountRequest) -> Ready:
-    """Start the daemon of a mount in a session of its own, and wait for its answer. Raises `UserFault`."""
-    request_read, request_write = os.pipe()
-    answer_read, answer_write = os.pipe()
-    with subprocess.Popen(
-        [*_DAEMON, str(request_read), str(answer_write)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=_error_output(request),
-        pass_fds=(request_read, answer_write),
-        start_new_session=True,
-    ) as daemon:
-        os.close(request_read)
-        os.close(answer_write)
-        with os.fdopen(request_write, "wb") as pipe:
-            pipe.write(request.dumps())
-        try:
-            ready = Ready.receive(answer_read)
-            ready.raise_fault()
-        except BaseException:
-            daemon.wait()
-            raise
-        # The daemon outlives this process; nothing waits for it here.
-        daemon.returncode = 0
-    return ready
-
-
-def _error_output(request: MountRequest) -> int:
-    """Where the interpreter itself would complain: into the log as well."""
-    if request.log_file is None:
-        return subprocess.DEVNULL
-    try:
-        return os.open(request.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise UserFault(Exit.PLACE, f"--log {printable(request.log_file)}: {error.strerror}") from None
 
 
 def _become_daemon(request: MountRequest) -> None:
@@ -127,7 +79,7 @@ def _become_daemon(request: MountRequest) -> None:
             os._exit(0)
     os.close(answer_read)
     sys.stdout.flush()
-    os.execv(_DAEMON[0], [*_DAEMON, str(request_descriptor), str(answer_write)])
+    os.execv(DAEMON[0], [*DAEMON, str(request_descriptor), str(answer_write)])
 
 
 def print_ready(ready: Ready, mountpoint: str) -> None:
