@@ -1,0 +1,468 @@
+"""The Python API: a policy that can be asked, and a view that can be read and changed without a mount. (`mounting` has the
+mount.)
+
+    from policyfs import Policy, View
+
+    policy = Policy.load("/srv/tree", session_file="session.toml")
+    with View("/srv/tree", policy) as view:
+        view.read_text("/Notes/a.md")
+
+docs/python.md shows it at work. What holds everywhere:
+
+* A path is a path of the view: `/` is SOURCE, a relative one is read from the start directory, `.` and `..` go by their
+  text (session-file-system.md, "Paths"). It may be a str, bytes or os.PathLike. Paths that come back are str, absolute and
+  resolved, with undecodable bytes as surrogates, as `os.fsdecode` has them. A text that is no path is a ValueError.
+* What the policy refuses is a `Refused`: an OSError with the `errno` that a tool sees on a mount, whose `str` is the exact
+  text of session-file-system.md, "Errors". What the source itself refuses (a full disk, a directory that is not empty) is
+  the OSError that it is.
+* What a person can put right (a session file with faults, a SOURCE that is none) is a `UserFault`, a message a line.
+* Links are followed as the kernel follows them on a mount, each judged by where it lands, except for the last name of what
+  `move` and `remove` take. One that leads out of SOURCE is not open, whatever the session shows of it.
+* Nothing here asks anybody, and nothing has a cap: `read` gives all there is. The limits of a tool are its author's.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+
+from policyfs.agent import instructions as _instructions
+from policyfs.agent.instructions import Instruction
+from policyfs.agent.reach import follow, name_at
+from policyfs.agent.workspace import TEMPLATE, workspace
+from policyfs.host import places
+from policyfs.host.faults import UserFault
+from policyfs.host.load import PolicyOptions, root_notes, source_of
+from policyfs.opening import open_policy, root_of
+from policyfs.policy import operations
+from policyfs.policy.levels import Level, Standing
+from policyfs.policy.paths import ROOT, Name, PathFault, ViewPath, child, from_text, view_path
+from policyfs.policy.policy import Policy as CompiledPolicy
+from policyfs.policy.refusals import Refusal
+from policyfs.view.attributes import Attributes
+from policyfs.view.refused import Refused
+from policyfs.view.root import RENAME_NOREPLACE
+from policyfs.view.view import Location
+from policyfs.view.view import View as Gate
+
+__all__ = [
+    "Entry",
+    "Explanation",
+    "Instruction",
+    "Level",
+    "Policy",
+    "PolicyOptions",
+    "Refused",
+    "Standing",
+    "Stat",
+    "UserFault",
+    "View",
+]
+
+PathText = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+"""A path as a caller may write it."""
+
+KINDS = {
+    stat.S_IFDIR: "directory",
+    stat.S_IFREG: "file",
+    stat.S_IFLNK: "link",
+    stat.S_IFIFO: "fifo",
+    stat.S_IFSOCK: "socket",
+}
+"""The kinds of object a view shows. There are no devices in one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a session may do with a path, by the path's text alone: nothing is looked up.
+
+    `look`, `change` and `commit` are None where the policy allows that kind of operation, else the exact text that
+    refuses it (session-file-system.md, "What each operation needs" and "Errors").
+    """
+
+    path: str
+    level: Level
+    standing: Standing
+    rule: str
+    """The rule that set the level, as its author wrote it, and who that is."""
+    considered: tuple[str, ...]
+    """Every rule that applied: grant, floors by source, boundary, denylist."""
+    look: str | None
+    change: str | None
+    commit: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """An object as the view shows it (DESIGN 4)."""
+
+    path: str
+    """Where it really is in the view: links are followed."""
+    kind: str
+    """`directory`, `file`, `link`, `fifo` or `socket`."""
+    level: Level
+    """What the session may do with it; NONE for a passage."""
+    mode: int
+    """Permission bits; no write bits on a path at `ro`, 0o111 for a passage."""
+    size: int
+    """In bytes; of a directory a constant, since the source's counts what is hidden."""
+    modified_ns: int
+    """Of the last change, in nanoseconds of the epoch; 0 for a passage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a directory, visible to the session."""
+
+    name: str
+    path: str
+    kind: str
+    """As in `Stat`; of a link, `link`."""
+    level: Level
+
+
+class Policy:
+    """What one session may do with the tree SOURCE. `load` makes one; it never changes."""
+
+    def __init__(self, source: PathText, options: PolicyOptions) -> None:
+        """The policy of the view of `source` under the options of a command line. Raises `UserFault` with every fault
+        found, also where there is no grant at all."""
+        self.options = options.absolute()
+        """What `load` was given, as texts that hold in another process."""
+        self.notes = tuple(root_notes(options))
+        """What a person should know: entries of `read_roots` and `write_roots` that are no places; the others hold."""
+        self._source = source_of(os.fsdecode(source))
+        root = root_of(self._source)
+        try:
+            self._compiled: CompiledPolicy = open_policy(root, self.options)
+        finally:
+            root.close()
+
+    @classmethod
+    def load(
+        cls,
+        source: PathText,
+        *,
+        session_file: PathText | None = None,
+        grants: Mapping[str, str | Level] | None = None,
+        floors: Mapping[str, str | Level] | None = None,
+        floors_files: Iterable[PathText] = (),
+        deny: Iterable[str] = (),
+        read_roots: str | Iterable[str] = (),
+        write_roots: str | Iterable[str] = (),
+        preset: str | None = None,
+    ) -> Policy:
+        """The policy of the view of `source`, a directory on this machine. Everything else is what the options of the
+        same names say on the command line (DESIGN 3):
+
+        * `session_file`: a session file (TOML); the rest is added to it.
+        * `grants`, `floors`: from a path of the view to a level, as `Level` or as `"none"`, `"ro"`, `"stage"`, `"commit"`.
+        * `floors_files`: further floor sources, whose keys are places on this machine.
+        * `deny`: paths (`/x` of the view, `~/x` of the home) and globs on a name.
+        * `read_roots`, `write_roots`: texts of places on this machine, each split on newlines and commas
+          (lam-file-access.txt, "Preferences"); an entry that is none is told in `notes`.
+        * `preset`: `"home"` is the model of lam-file-access.txt.
+
+        Raises `UserFault` with every fault found; then there is no policy.
+        """
+        if preset not in (None, "home"):
+            raise ValueError(f"{preset!r} is no preset; there is 'home'")
+        return cls(
+            source,
+            PolicyOptions(
+                session_file=None if session_file is None else os.fsdecode(session_file),
+                grants=_level_texts(grants),
+                floors=_level_texts(floors),
+                floors_files=tuple(os.fsdecode(file) for file in floors_files),
+                deny=tuple(deny),
+                read_roots=(read_roots,) if isinstance(read_roots, str) else tuple(read_roots),
+                write_roots=(write_roots,) if isinstance(write_roots, str) else tuple(write_roots),
+                preset=preset,
+            ),
+        )
+
+    def __repr__(self) -> str:
+        return f"<Policy of {self.source}>"
+
+    @property
+    def source(self) -> str:
+        """SOURCE's real path on this machine."""
+        return os.fsdecode(self._source)
+
+    @property
+    def start(self) -> str:
+        """The start directory, from which relative paths are read (session-file-system.md, "Paths")."""
+        return _text(self._compiled.session.start)
+
+    @property
+    def boundary(self) -> str:
+        """What the session may see at all (session-file-system.md, "Node kinds")."""
+        return _text(self._compiled.session.boundary)
+
+    def resolve(self, path: PathText) -> str:
+        """The absolute, resolved path that a text names; links are not looked at. Raises ValueError."""
+        return _text(self._path(path))
+
+    def level(self, path: PathText) -> Level:
+        """The level of a path (session-file-system.md, "Access levels"), whether or not anything is there."""
+        return self._compiled.place(self._path(path)).level
+
+    def explain(self, path: PathText) -> Explanation:
+        """What the session may do with a path, and which rule says so."""
+        explained = self._compiled.explain(self._path(path))
+        decision = explained.decision
+        texts = {answer.operation: answer.text for answer in explained.answers}
+        return Explanation(
+            path=_text(decision.path),
+            level=decision.level,
+            standing=decision.standing,
+            rule=str(decision.rule),
+            considered=tuple(str(rule) for rule in decision.considered),
+            look=texts["look"],
+            change=texts["change"],
+            commit=texts["commit"],
+        )
+
+    def granted(self) -> dict[str, Level]:
+        """Every path that opens something, or opens it differently than what lies above it, with its level, sorted:
+        `{{view}}` of session-file-system.md, "Access levels". Nothing hidden is among them."""
+        return {_text(path): level for path, level in self._compiled.granted()}
+
+    def prompt(self, template: str = TEMPLATE) -> str:
+        """The block for a system prompt: what is open, and what a refusal means. `template` is text with `{{view}}`,
+        `{{levels}}`, `{{start}}`, `{{boundary}}`, `{{missing}}` and `{{refusals}}` in it; another field is a ValueError."""
+        return workspace(self._compiled, template)
+
+    def _path(self, path: PathText) -> ViewPath:
+        return view_path(os.fsencode(path), self._compiled.session.start)
+
+
+class View:
+    """The tree SOURCE as one session sees it, without a mount: to be used in a `with` block, or closed with `close`."""
+
+    def __init__(self, source: PathText, policy: Policy | PolicyOptions) -> None:
+        """A view of `source` under a policy that was loaded for it, or under options. Raises `UserFault`; ValueError for
+        the policy of another tree."""
+        self.policy = policy_for_source(source, policy)
+        """What it answers by."""
+        root = root_of(self.policy._source)
+        self._gate: Gate | None = Gate(root, self.policy._compiled, named=places.absolute(os.fsdecode(source)))
+        self._nearby: _instructions.Nearby | None = None
+
+    def __enter__(self) -> View:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<View of {self.policy.source}{'' if self._gate else ', closed'}>"
+
+    def close(self) -> None:
+        """Let go of the tree. Whatever is asked afterwards is a ValueError."""
+        gate, self._gate = self._gate, None
+        if gate is not None:
+            gate.root.close()
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def explain(self, path: PathText) -> Explanation:
+        """As `Policy.explain`: by the path's text alone."""
+        return self.policy.explain(path)
+
+    def stat(self, path: PathText, *, follow: bool = True) -> Stat:
+        """What is at a path; with `follow=False`, of a link the link itself. A passage can be asked too."""
+        location = self._led_to(path) if follow else self._named(path)
+        return _stat(location, self._open_gate.attributes(location))
+
+    def list(self, path: PathText = ".") -> _Entries:
+        """The entries of a directory, directories first, then by name (session-file-system.md, "A listing"). Only what is
+        at `ro` or above is among them."""
+        gate = self._open_gate
+        location = self._led_to(path)
+        listing = gate.listing(location)
+        try:
+            entries = []
+            for name in listing.names:
+                attributes = listing.entry(name)
+                if attributes is not None:
+                    here = gate.child(location, name)
+                    entries.append(Entry(_text(name), _text(here.path), _kind(attributes), here.place.level))
+        finally:
+            listing.close()
+        return sorted(entries, key=lambda entry: (entry.kind != "directory", from_text(entry.name)))
+
+    def read(self, path: PathText, offset: int = 0, size: int | None = None) -> bytes:
+        """The bytes of a file from `offset` on: all, or at most `size`."""
+        if offset < 0 or (size is not None and size < 0):
+            raise ValueError("offset and size count bytes from 0")
+        file = self._open_gate.open(self._led_to(path), os.O_RDONLY)
+        try:
+            pieces = []
+            while size is None or size > 0:
+                piece = file.read(offset, _PIECE if size is None else min(size, _PIECE))
+                if not piece:
+                    break
+                pieces.append(piece)
+                offset += len(piece)
+                size = None if size is None else size - len(piece)
+            return b"".join(pieces)
+        finally:
+            file.close()
+
+    def read_text(self, path: PathText) -> str:
+        """A file as text. Raises UnicodeDecodeError where it is not UTF-8."""
+        return self.read(path).decode("utf-8")
+
+    # -- changing -----------------------------------------------------------------------------------------------------
+
+    def write(self, path: PathText, data: bytes | str, *, append: bool = False) -> bool:
+        """Put `data` (a str in UTF-8) into a file: instead of what it holds, or at its end. Makes the file where there
+        is none, in a directory that is there. Gives whether it was made. Needs `stage`."""
+        content = data.encode("utf-8") if isinstance(data, str) else bytes(data)
+        gate = self._open_gate
+        location = self._led_to(path)
+        flags = os.O_WRONLY | (os.O_APPEND if append else os.O_TRUNC)
+        made = False
+        try:
+            file = gate.open(location, flags)
+        except Refused as refused:
+            if refused.refusal is not Refusal.MISSING:
+                raise
+            # The umask of this process is the source's business: the kernel takes it from the mode.
+            file, _ = gate.create(location, flags, 0o666)
+            made = True
+        try:
+            written = 0
+            while written < len(content):
+                written += file.write(written, content[written:])
+        finally:
+            file.close()
+        return made
+
+    def make_directory(self, path: PathText, *, parents: bool = False) -> None:
+        """Make a directory. With `parents`, those above it too, and one that is there already is no refusal. Needs
+        `stage`."""
+        gate = self._open_gate
+        resolved = self._path(path)
+        if resolved == ROOT and not parents:
+            raise Refused(operations.look(gate.top.place) or Refusal.EXISTS, ROOT)
+        if not parents:
+            gate.make_directory(self._named(path), 0o777)
+            return
+        names = [name for name in resolved.split(b"/") if name]
+        here = ViewPath(b"/")
+        for number, name in enumerate(names, 1):
+            here = child(here, Name(name))
+            try:
+                gate.make_directory(name_at(gate, here), 0o777)
+            except OSError as refused:
+                if not self._is_directory(here, last=number == len(names)):
+                    raise refused from None
+
+    def move(self, path: PathText, to: PathText) -> None:
+        """Give what is at `path` the name `to`. A name that is taken is refused, and so is what would change its level
+        by moving, with errno EXDEV: copy it instead. Needs `stage` for both and for the directories they are in."""
+        self._open_gate.rename(self._named(path), self._named(to), RENAME_NOREPLACE)
+
+    def remove(self, path: PathText) -> None:
+        """Remove a file, a link or an empty directory. A directory that holds only hidden entries is not empty: OSError
+        with ENOTEMPTY. Needs `stage`."""
+        gate = self._open_gate
+        location = self._named(path)
+        if gate.attributes(location).is_directory:
+            gate.remove_directory(location)
+        else:
+            gate.unlink(location)
+
+    # -- what an agent is told ----------------------------------------------------------------------------------------
+
+    def instructions(self, start: PathText | None = None) -> _Instructions:
+        """The instruction files from the boundary down to the start directory, outermost first, each with its path
+        relative to the boundary (session-file-system.md, "Instruction files, stacked")."""
+        return _instructions.chain(self._open_gate, None if start is None else self._path(start))
+
+    def nearby(self, path: PathText) -> _Instructions:
+        """The instruction files that reading `path` hands over: those of the directories above it and below the start
+        directory, each once for this view. Ask it after the reading."""
+        gate = self._open_gate
+        if self._nearby is None:
+            self._nearby = _instructions.Nearby(gate)
+        return self._nearby.for_read(self._path(path))
+
+    # -- where --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _open_gate(self) -> Gate:
+        if self._gate is None:
+            raise ValueError("this view is closed")
+        return self._gate
+
+    def _path(self, path: PathText) -> ViewPath:
+        try:
+            return self.policy._path(path)
+        except PathFault as fault:
+            if fault.fault != "name too long":
+                raise
+            raise Refused(Refusal.NAME_TOO_LONG, ViewPath(os.fsencode(path))) from None
+
+    def _led_to(self, path: PathText) -> Location:
+        return follow(self._open_gate, self._path(path))
+
+    def _named(self, path: PathText) -> Location:
+        return name_at(self._open_gate, self._path(path))
+
+    def _is_directory(self, path: ViewPath, *, last: bool) -> bool:
+        """Whether a directory is there that more can be made in: for the last name one to be seen, above it also one that
+        is only walked through."""
+        try:
+            location = follow(self._open_gate, path)
+            found = self._open_gate.attributes(location).is_directory
+        except OSError:
+            return False
+        return found and (not last or location.place.standing is Standing.VISIBLE)
+
+
+_Entries = list[Entry]
+_Instructions = list[Instruction]
+"""`list` in the class is a method."""
+
+_PIECE = 1 << 20
+"""Bytes that are read at once."""
+
+
+def policy_for_source(source: PathText, policy: Policy | PolicyOptions) -> Policy:
+    """The policy to use for a tree: the one given, if it is of that tree, or one made of options. Raises ValueError and
+    `UserFault`."""
+    if isinstance(policy, PolicyOptions):
+        return Policy(source, policy)
+    real = source_of(os.fsdecode(source))
+    if real != policy._source:
+        raise ValueError(f"this policy is of {policy.source}, not of {os.fsdecode(real)}; load one for it")
+    return policy
+
+
+def _level_texts(levels: Mapping[str, str | Level] | None) -> tuple[str, ...]:
+    return tuple(f"{path}={level!s}" for path, level in (levels or {}).items())
+
+
+def _stat(location: Location, attributes: Attributes) -> Stat:
+    return Stat(
+        path=_text(location.path),
+        kind=_kind(attributes),
+        level=location.place.level,
+        mode=stat.S_IMODE(attributes.mode),
+        size=attributes.size,
+        modified_ns=attributes.modify_ns,
+    )
+
+
+def _kind(attributes: Attributes) -> str:
+    return KINDS[stat.S_IFMT(attributes.mode)]
+
+
+def _text(path: bytes) -> str:
+    return path.decode("utf-8", "surrogateescape")
