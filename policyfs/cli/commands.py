@@ -14,6 +14,7 @@ from policyfs.cli.options import translating_faults
 _COMMANDS = {
     "mount": "Mount a view of SOURCE at MOUNTPOINT.",
     "umount": "End a mounted view.",
+    "run": "Run a program inside a view, with the source out of its reach.",
     "check": "Check a session file and show the levels it gives.",
     "explain": "Say what a session may do with a path, and which rule says so.",
     "view": "List what a session is given, as an agent is told it.",

@@ -1,0 +1,60 @@
+"""`policyfs run`: a program in a sandbox whose only tree is the view."""
+
+from __future__ import annotations
+
+import click
+
+from policyfs.cli.options import policy_options, printable
+from policyfs.host.load import PolicyOptions
+from policyfs.sandbox.run import Wanted, run
+
+
+@click.command("run")
+@click.argument("source")
+@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@policy_options
+@click.option(
+    "--env",
+    "environment",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Give the command an environment variable: yours, or VALUE. Without it only PATH, TERM, LANG and the like pass.",
+)
+@click.option("--ro-bind", "read_only", multiple=True, metavar="PLACE", help="Show a place of this machine too, read-only.")
+@click.option("--bind", "writable", multiple=True, metavar="PLACE", help="The same, to be changed.")
+@click.option("--home", metavar="DIR", help="Keep the home in DIR between runs; without it the home is empty and goes.")
+@click.option("--no-network", is_flag=True, help="No network but a loopback of its own.")
+@click.option("--allow-case-folding", is_flag=True, help="Take a SOURCE that takes Name and NAME for one file.")
+def command(
+    source: str,
+    words: tuple[str, ...],
+    options: PolicyOptions,
+    environment: tuple[str, ...],
+    read_only: tuple[str, ...],
+    writable: tuple[str, ...],
+    home: str | None,
+    no_network: bool,
+    allow_case_folding: bool,
+) -> None:
+    """Run COMMAND with the view of SOURCE in SOURCE's own place, and the rest of your home, SOURCE itself and this
+    machine's processes out of its reach.
+
+    It sees the system's programs read-only, a /tmp of its own and an empty home. It ends with this command, and this
+    command with its exit status.
+
+    \b
+      policyfs run ~/tree -s session.toml -- claude
+      policyfs run ~/tree -g /=ro --env ANTHROPIC_API_KEY --home ~/.agent -- sh
+    """
+    wanted = Wanted(
+        source=source,
+        options=options,
+        command=words,
+        environment=environment,
+        read_only=read_only,
+        writable=writable,
+        home=home,
+        network=not no_network,
+        allow_case_folding=allow_case_folding,
+    )
+    raise SystemExit(run(wanted, lambda text: click.echo(f"policyfs: {printable(text)}", err=True)))

@@ -1,0 +1,91 @@
+"""What bubblewrap leaves open and a process can close for itself and its children, before it becomes bubblewrap."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import stat
+import struct
+
+from policyfs.policy.paths import HostPath
+from policyfs.sandbox.layout import DEVICES
+
+_LANDLOCK_CREATE_RULESET = 444
+_LANDLOCK_RESTRICT_SELF = 446
+"""landlock(7): one number on every machine."""
+_LANDLOCK_CREATE_RULESET_VERSION = 1
+_LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET = 1
+_ABI_WITH_SCOPES = 6
+"""Linux 6.12."""
+
+_PR_SET_NO_NEW_PRIVS = 38
+"""prctl(2)."""
+
+_KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "loongarch64": 219, "ppc64le": 271, "s390x": 280}
+_KEYCTL_JOIN_SESSION_KEYRING = 1
+
+_CLONE_NEWNS = 0x20000
+_MS_NOSUID = 0x2
+_MS_NOEXEC = 0x8
+_MS_REC_SLAVE = 0x84000
+"""unshare(2), mount(2)."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def abstract_sockets_can_be_closed(bubblewrap: bytes) -> bool:
+    """Whether this machine can keep a command from the abstract sockets of its network namespace (X11's, some D-Bus', a
+    container runtime's: any process of the user may connect, and no mount hides them).
+
+    Not where bubblewrap is set-uid: what closes them takes that away from it.
+    """
+    if os.geteuid() != 0 and os.stat(bubblewrap).st_mode & 0o4000:
+        return False
+    abi: int = _libc.syscall(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_CREATE_RULESET_VERSION)
+    return abi >= _ABI_WITH_SCOPES
+
+
+def close_abstract_sockets() -> None:
+    """Keep this process and its children from abstract sockets that others made. Nothing of the file system is handled:
+    a process that Landlock confines there may not mount, and bubblewrap must."""
+    attributes = struct.pack("=QQQ", 0, 0, _LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET)
+    ruleset = _done(_libc.syscall(_LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0), "landlock_create_ruleset")
+    _done(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
+    _done(_libc.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0), "landlock_restrict_self")
+    os.close(ruleset)
+
+
+def leave_session_keyring() -> None:
+    """Take an empty session keyring: the person's holds tickets and keys, and children inherit it (keyrings(7))."""
+    number = _KEYCTL.get(platform.machine())
+    if number is None:
+        raise OSError(f"no number of keyctl(2) is known for {platform.machine()}")
+    if _libc.syscall(number, _KEYCTL_JOIN_SESSION_KEYRING, None) < 0:
+        error = ctypes.get_errno()
+        # A kernel without keyrings, or a container that forbids them: there is none to leave.
+        if error not in (38, 1):
+            raise OSError(error, "keyctl(KEYCTL_JOIN_SESSION_KEYRING)")
+
+
+def make_devices(directory: HostPath) -> None:
+    """Make the nodes of a sandbox's /dev in `directory`, in a mount namespace of this process's own.
+
+    For root alone: bubblewrap hands on the machine's nodes, which root owns in a sandbox too, so that a `chmod 0
+    /dev/null` in there was measured to be one of the whole machine.
+    """
+    _done(_libc.unshare(_CLONE_NEWNS), "unshare(CLONE_NEWNS)")
+    _done(_libc.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC_SLAVE), None), "mount(MS_SLAVE)")
+    flags = ctypes.c_ulong(_MS_NOSUID | _MS_NOEXEC)
+    _done(_libc.mount(b"tmpfs", bytes(directory), b"tmpfs", flags, b"mode=0755"), "mount(tmpfs)")
+    os.umask(0)
+    for name in DEVICES:
+        node = directory + b"/" + name.encode()
+        os.mknod(node, stat.S_IFCHR | 0o666, os.stat(f"/dev/{name}").st_rdev)
+    os.umask(0o022)
+
+
+def _done(result: int, what: str) -> int:
+    if result < 0:
+        raise OSError(ctypes.get_errno(), what)
+    return result

@@ -1,0 +1,172 @@
+"""What a sandbox looks like, as a value, and that value as bubblewrap's arguments. Pure.
+
+Theory. Everything stands at the place where the machine has it, so that no path means one thing inside and another
+outside. Mounts are made in an order in which what is later may cover what is earlier: the system's directories, the
+private ones, the places a person adds, and last the view, at SOURCE's own path. Of what lies in SOURCE only the view
+shows anything: whatever else would stand there is left out, be it /tmp, the home or /usr. The root is an empty file
+system in memory, closed for writing once all is in place.
+
+What may be shown beside the view is decided in `admission`; here everything is trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from policyfs.policy.paths import HostPath, below
+
+NAMESPACES = (
+    b"--unshare-all", b"--unshare-user", b"--disable-userns", b"--new-session", b"--die-with-parent", b"--cap-drop", b"ALL",
+)  # fmt: skip
+"""Own user, mount, pid, ipc, uts and cgroup namespaces; the network's too, unless it is given back. No second user
+namespace in which capabilities could be had again. bubblewrap sets no_new_privs itself."""
+
+PRIVATE = (HostPath(b"/tmp"), HostPath(b"/var/tmp"))
+"""Empty, in memory, gone at the end."""
+
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+"""The nodes that bubblewrap's --dev takes from the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemPlace:
+    """A directory or file of the system that every sandbox shows read-only; a link is made again as it is."""
+
+    path: HostPath
+    link: bytes | None = None
+    content: HostPath | None = None
+    """Where it really is, when not at `path`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place of the machine that a person adds, at its own path (its real one)."""
+
+    path: HostPath
+    writable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """Everything that a command gets to see."""
+
+    source: HostPath
+    view: HostPath
+    """Where the view is mounted outside."""
+    home: HostPath
+    home_is_private: bool
+    """An empty directory in memory at `home`; where not, one of `places` stands there."""
+    directory: HostPath
+    """Where the command starts."""
+    environment: Mapping[bytes, bytes]
+    system: Sequence[SystemPlace]
+    kernel: Sequence[HostPath] = ()
+    """What of /proc is not about processes and could be written."""
+    places: Sequence[Place] = ()
+    names: Mapping[HostPath, HostPath] = field(default_factory=dict)
+    """Other names of places, made links: a person says ~/tree, and it really is /data/tree."""
+    network: bool = True
+    devices: HostPath | None = None
+    """A directory of nodes made for this sandbox, in the place of the machine's."""
+
+
+def arguments(sandbox: Sandbox, files: Mapping[HostPath, int]) -> list[bytes]:
+    """bubblewrap's arguments up to the command. `files` are small files of our making, as descriptors to read from."""
+    return [
+        *NAMESPACES,
+        *([b"--share-net"] if sandbox.network else []),
+        *_system(sandbox),
+        *_files(sandbox, files),
+        *_kernel(sandbox),
+        *_private(sandbox),
+        *_places(sandbox),
+        *(argument for at, to in sorted(sandbox.names.items()) for argument in (b"--symlink", to, at)),
+        *(b"--bind", sandbox.view, sandbox.source),
+        *(b"--remount-ro", b"/"),
+        *(b"--chdir", sandbox.directory),
+        b"--clearenv",
+        *(part for name, value in sorted(sandbox.environment.items()) for part in (b"--setenv", name, value)),
+    ]
+
+
+def _outside(path: bytes, sandbox: Sandbox) -> bool:
+    return below(path, sandbox.source) is None
+
+
+def _system(sandbox: Sandbox) -> list[bytes]:
+    made: list[bytes] = []
+    if _outside(b"/etc", sandbox):
+        # Made on the way to a file in it, it would be closed to all but its owner.
+        made += (b"--perms", b"0755", b"--dir", b"/etc")
+    for place in sandbox.system:
+        if not _outside(place.path, sandbox):
+            continue
+        if place.link is not None:
+            made += (b"--symlink", place.link, place.path)
+        else:
+            made += (b"--ro-bind", place.content or place.path, place.path)
+    return made
+
+
+def _files(sandbox: Sandbox, files: Mapping[HostPath, int]) -> list[bytes]:
+    made: list[bytes] = []
+    for path, descriptor in files.items():
+        if _outside(path, sandbox):
+            made += (b"--perms", b"0644", b"--ro-bind-data", b"%d" % descriptor, path)
+    return made
+
+
+def _kernel(sandbox: Sandbox) -> list[bytes]:
+    made = [b"--proc", b"/proc", b"--dev", b"/dev"]
+    for path in sandbox.kernel:
+        made += (b"--ro-bind", path, path)
+    if sandbox.devices is not None:
+        for name in map(str.encode, DEVICES):
+            made += (b"--dev-bind", sandbox.devices + b"/" + name, b"/dev/" + name)
+    return made
+
+
+def _private(sandbox: Sandbox) -> list[bytes]:
+    made: list[bytes] = []
+    for path in PRIVATE:
+        if _outside(path, sandbox):
+            made += (b"--perms", b"1777", b"--tmpfs", path)
+    if sandbox.home_is_private:
+        made += (b"--perms", b"0700", b"--tmpfs", sandbox.home)
+    return made
+
+
+def _places(sandbox: Sandbox) -> list[bytes]:
+    """A place above another comes first, or it would cover it."""
+    made: list[bytes] = []
+    for place in sorted(sandbox.places, key=lambda place: place.path.count(b"/")):
+        made += (b"--bind" if place.writable else b"--ro-bind", place.path, place.path)
+    return made
+
+
+HOMES_ELSEWHERE = (HostPath(b"/run/home"), HostPath(b"/home/session"), HostPath(b"/mnt/home"))
+"""Where a private home stands when its own place is SOURCE's or taken."""
+
+
+def private_home(home: HostPath, taken: Sequence[HostPath]) -> HostPath | None:
+    """Where an empty home stands: where the user's is, since programs know it by that path, or else where it lies in
+    nothing that is `taken`. SOURCE is taken: in it only the view shows anything."""
+    for candidate in (home, *HOMES_ELSEWHERE):
+        if candidate not in (b"/", *PRIVATE) and all(below(candidate, place) is None for place in taken):
+            return candidate
+    return None
+
+
+def links_to(
+    named: Mapping[HostPath, HostPath], taken: Sequence[HostPath], made: Sequence[HostPath]
+) -> dict[HostPath, HostPath]:
+    """Those other names that can be made links. In what is `taken` already nothing is to be made: it is the machine's or
+    somebody's; and no link is to stand where a directory on the way to `taken` or `made` does."""
+    return {
+        name: real
+        for name, real in named.items()
+        if name != real
+        and all(below(name, place) is None for place in taken)
+        and all(below(place, name) is None for place in (*taken, *made))
+    }

@@ -1,0 +1,338 @@
+"""One run from beginning to end: the order of things.
+
+The daemon is started first and mounts while everything else is checked; nothing is run before all of it is well. The end
+is the keeper's, whatever ends the run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from policyfs.host import mounts, places
+from policyfs.host.faults import Exit, UserFault
+from policyfs.host.load import PolicyOptions, machine_policy, session_of, source_of
+from policyfs.mount.request import MountRequest
+from policyfs.mount.start import log_file_for
+from policyfs.policy.paths import HostPath, PathFault, below, display
+from policyfs.sandbox import admission, confine, layout, machine
+from policyfs.sandbox.daemon import Daemon
+from policyfs.sandbox.environment import EnvironmentFault, environment
+from policyfs.sandbox.keeper import Keeper, RunDirectory
+from policyfs.sandbox.layout import Place, Sandbox
+from policyfs.sandbox.signals import EndedBySignal, end_on_signals, forward_signals, ignore_signals
+from policyfs.sandbox.streams import RefusedStream, Streams
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a command line asks for, as written."""
+
+    source: str
+    options: PolicyOptions
+    command: tuple[str, ...]
+    environment: tuple[str, ...] = ()
+    read_only: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+    home: str | None = None
+    network: bool = True
+    allow_case_folding: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Added:
+    """A place that a person adds, by its real path, and by which option under which name."""
+
+    option: str
+    named: HostPath
+    place: Place
+
+
+def run(wanted: Wanted, tell: Callable[[str], None]) -> int:
+    """Run a command in a view; its exit status. `tell` says to the person what they should know. Raises `UserFault` where
+    nothing was run."""
+    end_on_signals()
+    try:
+        return _run(wanted, tell)
+    except EndedBySignal as ended:
+        return 128 + ended.number
+
+
+def _run(wanted: Wanted, tell: Callable[[str], None]) -> int:
+    source = source_of(wanted.source)
+    unfit = admission.unfit_source(source)
+    if unfit is not None:
+        raise UserFault(Exit.PLACE, unfit)
+    mounts.require_fuse()
+    tools = machine.tools()
+    log = log_file_for(source)
+    directory = RunDirectory.make()
+    try:
+        daemon = Daemon(log)
+        keeper = Keeper(directory, daemon.pidfd)
+    except BaseException:
+        directory.remove()
+        raise
+    try:
+        daemon.ask(
+            MountRequest(
+                os.fsdecode(source),
+                os.fsdecode(directory.view),
+                wanted.options.absolute(),
+                wanted.allow_case_folding,
+                log,
+                appears_at=os.fsdecode(source),
+            )
+        )
+        probe = tools.probe()
+        try:
+            streams = _streams()
+            sandbox, files = _sandbox(wanted, source, directory)
+            ready = daemon.ready()
+            sandbox = dataclasses.replace(sandbox, directory=_directory(wanted, source, directory.view))
+            probe.require()
+        finally:
+            probe.end()
+        for warning in ready.warnings:
+            tell(f"note: {warning}")
+        close_sockets = wanted.network and confine.abstract_sockets_can_be_closed(tools.bubblewrap)
+        if wanted.network and not close_sockets:
+            tell(
+                "note: nothing here keeps the command from abstract sockets of this machine, such as X11's: that takes "
+                "Linux 6.12 and a bubblewrap that is not set-uid, or --no-network"
+            )
+        command = [os.fsencode(word) for word in wanted.command]
+        status = _Started(tools, sandbox, files, command, streams, keeper, close_sockets=close_sockets).finish(streams)
+        if daemon.ended():
+            tell(f"the mount daemon ended before the command did, which then saw nothing of the view; see {log}")
+        return status
+    finally:
+        ignore_signals()
+        cleared = keeper.finish()
+        daemon.forget()
+        if not cleared:
+            tell(f"the view could not be cleared away; see `findmnt {display(directory.view)}` and {log}")
+
+
+def _streams() -> Streams:
+    try:
+        return Streams()
+    except RefusedStream as fault:
+        raise UserFault(Exit.USAGE, f"{fault}; redirect it from a file or a pipe") from None
+
+
+class _Started:
+    """bubblewrap with the command in it."""
+
+    def __init__(
+        self,
+        tools: machine.Tools,
+        sandbox: Sandbox,
+        files: Mapping[HostPath, bytes],
+        command: Sequence[bytes],
+        streams: Streams,
+        keeper: Keeper,
+        *,
+        close_sockets: bool,
+    ) -> None:
+        status_read, status_write = os.pipe()
+        held = {path: _memory(content) for path, content in files.items()}
+        # By a descriptor: a command line can be read by all, in the sandbox too, and this tells of paths and secrets.
+        listed = _memory(b"".join(argument + b"\0" for argument in layout.arguments(sandbox, held)))
+        # setsid gives the command a session of its own, and its terminal; it says 126 and 127 as shells do.
+        launcher = [tools.setsid, *([b"--ctty"] if streams.controls else []), b"--"]
+
+        def confined() -> None:
+            confine.leave_session_keyring()
+            if sandbox.devices is not None:
+                confine.make_devices(sandbox.devices)
+            if close_sockets:
+                confine.close_abstract_sockets()
+
+        try:
+            self._process = subprocess.Popen(
+                [
+                    *(tools.bubblewrap, b"--args", b"%d" % listed),
+                    *(b"--info-fd", b"%d" % keeper.info, b"--block-fd", b"%d" % keeper.go),
+                    *(b"--json-status-fd", b"%d" % status_write),
+                    *(b"--", *launcher, *command),
+                ],
+                stdin=streams.given[0],
+                stdout=streams.given[1],
+                stderr=streams.given[2],
+                # A variable that the person names (LD_PRELOAD) is the command's, not that of a program outside.
+                env={},
+                cwd="/",
+                pass_fds=(listed, keeper.info, keeper.go, status_write, *held.values()),
+                # Away from the person's terminal: what is typed there is passed on, not sent to bubblewrap.
+                start_new_session=True,
+                preexec_fn=confined,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise UserFault(Exit.MACHINE, f"the sandbox could not be started: {error}; nothing was run") from None
+        for descriptor in (listed, status_write, *held.values()):
+            os.close(descriptor)
+        keeper.sandbox_started()
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._status = os.fdopen(status_read, "rb")
+        self._init = _child_of(self._status.readline())
+
+    def finish(self, streams: Streams) -> int:
+        """Pass signals and streams on until the command has ended, and everything it started with it."""
+        if self._init is None:
+            self._process.wait()
+            raise self._not_made()
+        try:
+            first = os.pidfd_open(self._init)
+        except ProcessLookupError:
+            first = None
+        forward_signals(self._init)
+        try:
+            streams.started()
+            streams.pass_on_until(self._pidfd)
+            if first is not None:
+                # bubblewrap tells of the command's end before the rest of the namespace is gone.
+                streams.pass_on_until(first)
+            streams.drain()
+        finally:
+            streams.give_back()
+        status = self._process.wait()
+        if b"exit-code" not in self._status.read() and status >= 0 and not _was_killed(status):
+            raise self._not_made()
+        return status if status >= 0 else 128 - status
+
+    def _not_made(self) -> UserFault:
+        return UserFault(
+            Exit.MACHINE,
+            "bubblewrap could not make the sandbox (what it said is above); nothing was run",
+        )
+
+
+def _was_killed(status: int) -> bool:
+    """Whether bubblewrap tells of a first process that a signal ended, which can be ours."""
+    return status == 128 + signal.SIGKILL
+
+
+def _memory(content: bytes) -> int:
+    """A file in memory, to be read from its beginning."""
+    descriptor = os.memfd_create("policyfs-run")
+    os.write(descriptor, content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _child_of(line: bytes) -> int | None:
+    """The first process of the sandbox, from the first line that bubblewrap tells; None where there is none."""
+    return int(json.loads(line)["child-pid"]) if line else None
+
+
+def _sandbox(wanted: Wanted, source: HostPath, directory: RunDirectory) -> tuple[Sandbox, dict[HostPath, bytes]]:
+    """Everything the command gets to see, judged. Raises `UserFault` with every fault found."""
+    faults: list[str] = []
+    added = _added(wanted, faults)
+    system = machine.system_places()
+    shown = [place.content or place.path for place in system if place.link is None]
+    table = mounts.mounts()
+    real_added = [each.place.path for each in added]
+    facts = admission.Facts(
+        source,
+        machine_policy(wanted.options),
+        {place: machine.origins(place, table) for place in (source, *real_added, *shown)},
+        machine.SYSTEM,
+    )
+    alias = admission.alias_of_source(facts, shown)
+    if alias is not None:
+        faults.append(
+            f"SOURCE {display(source)} is also in {display(alias)}, under the path of another mount, which every sandbox "
+            "shows; name that one as SOURCE"
+        )
+    for each in added:
+        reason = admission.refused(each.place.path, facts, writable=each.place.writable)
+        if reason is not None:
+            faults.append(f"{each.option} {display(each.named)}: {reason}")
+    user_home = places.home()
+    taken = [source, *real_added, *machine.SYSTEM, *admission.KERNEL]
+    kept = next((each for each in added if each.option == "--home"), None)
+    home = kept.place.path if kept is not None else layout.private_home(user_home, taken)
+    if home is None:
+        faults.append("no place is left for an empty home; name one with --home DIR")
+        home = user_home
+    account = machine.account(home)
+    inside: dict[bytes, bytes] = {}
+    try:
+        inside = environment(os.environb, wanted.environment, home, account.name, account.shell)
+    except EnvironmentFault as fault:
+        faults.append(str(fault))
+    if faults:
+        raise UserFault(Exit.PLACE, *faults)
+    if kept is not None:
+        _make_home(kept)
+    named = {places.absolute(wanted.source): source, **{each.named: each.place.path for each in added}}
+    sandbox = Sandbox(
+        source=source,
+        view=directory.view,
+        home=home,
+        home_is_private=kept is None,
+        directory=source,
+        environment=inside,
+        system=system,
+        kernel=machine.kernel_places(),
+        places=[each.place for each in added],
+        names=layout.links_to(named, taken, [home, *layout.PRIVATE]),
+        network=wanted.network,
+        devices=directory.devices if os.geteuid() == 0 else None,
+    )
+    return sandbox, {HostPath(b"/etc/passwd"): account.passwd, HostPath(b"/etc/group"): account.group}
+
+
+def _make_home(kept: _Added) -> None:
+    """A home that is not there yet is made, for its owner alone."""
+    try:
+        os.makedirs(kept.place.path, 0o700, exist_ok=True)
+    except OSError as error:
+        raise UserFault(Exit.PLACE, f"--home {display(kept.named)}: {error.strerror}; name a directory of yours") from None
+
+
+def _added(wanted: Wanted, faults: list[str]) -> list[_Added]:
+    """The places that the options name, as they really are."""
+    asked = [("--ro-bind", text, False) for text in wanted.read_only]
+    asked += [("--bind", text, True) for text in wanted.writable]
+    if wanted.home is not None:
+        asked.append(("--home", wanted.home, True))
+    found: dict[HostPath, _Added] = {}
+    for option, text, writable in asked:
+        try:
+            named = places.absolute(text, places.home())
+        except PathFault as fault:
+            faults.append(f"{option}: {fault}; name a place of this machine")
+            continue
+        real = places.real(named)
+        if not os.path.exists(real) and option != "--home":
+            faults.append(f"{option} {display(named)} does not exist; name a place that does")
+        elif option == "--home" and os.path.exists(real) and not os.path.isdir(real):
+            faults.append(f"--home {display(named)} is no directory; name one")
+        else:
+            earlier = found.get(real)
+            if earlier is not None and earlier.place.writable != writable:
+                faults.append(f"{option} {display(named)} is given as {earlier.option} too; keep one")
+            found[real] = _Added(option, named, Place(real, writable))
+    return list(found.values())
+
+
+def _directory(wanted: Wanted, source: HostPath, view: HostPath) -> HostPath:
+    """Where the command starts: where the person stands, if that is in SOURCE and open to the session; else the session's
+    start directory, else SOURCE."""
+    rest = below(HostPath(os.getcwdb()), source)
+    candidates = [] if rest is None else [b"/" + rest]
+    candidates.append(session_of(wanted.options).start)
+    for candidate in candidates:
+        path = candidate.rstrip(b"/")
+        # Asked of the view, which knows what of it is there.
+        if os.path.isdir(view + path) and os.access(view + path, os.X_OK):
+            return HostPath(source + path)
+    return source

@@ -1,0 +1,81 @@
+"""Signals to `policyfs run` are meant for the command."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from types import FrameType
+
+_FORWARDED = (
+    signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
+)  # fmt: skip
+
+_TO_ITS_GROUP = (signal.SIGINT, signal.SIGQUIT)
+"""What a terminal sends to every process of its foreground, not to the first alone."""
+
+
+class EndedBySignal(Exception):
+    """A signal that came before there was a command."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(signal.Signals(number).name)
+
+
+def end_on_signals() -> None:
+    """From now on a signal raises `EndedBySignal`, so that what was begun is cleared away."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        raise EndedBySignal(number)
+
+    _handle(end)
+
+
+def forward_signals(init: int) -> None:
+    """From now on a signal goes to the command. `init` is the first process of its pid namespace, by our numbering."""
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        command = first_child(init)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if command is None:
+                # Not there yet: it is not to come, and bubblewrap ends with its first process.
+                os.kill(init, signal.SIGKILL)
+            elif number in _TO_ITS_GROUP:
+                os.killpg(os.getpgid(command), number)
+            else:
+                os.kill(command, number)
+
+    _handle(forward)
+
+
+def ignore_signals() -> None:
+    """From now on nothing keeps us from clearing away."""
+    for number in _FORWARDED:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _handle(handler: Callable[[int, FrameType | None], None]) -> None:
+    for number in _FORWARDED:
+        # Ignored from the start (nohup): so it is for the command, which inherits that.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def first_child(parent: int) -> int | None:
+    """The oldest child of a process: bubblewrap's first process started the command before anything came back to it."""
+    oldest: tuple[int, int] | None = None
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                # The command name is in parentheses and may hold anything, `)` too: proc(5).
+                fields = file.read().rpartition(b")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[1]) == parent:
+            started = (int(fields[19]), int(name))
+            oldest = started if oldest is None else min(oldest, started)
+    return None if oldest is None else oldest[1]
