@@ -166,6 +166,15 @@ def test_a_floor_behind_a_link_holds_where_the_link_leads(home: Path, source: Pa
     assert level(policy_of(source, "/=stage", floors_files=(file,)), "/real/x") is Level.RO
 
 
+def test_two_spellings_of_one_place_above_the_source(home: Path, source: Path) -> None:
+    """The lower level of the two holds, whichever is written first."""
+    (source.parent / "link").symlink_to(source.parent)
+    lines = [f'"{source.parent}" = "stage"', f'"{source.parent}/link" = "ro"']
+    for number, both in enumerate((lines, lines[::-1])):
+        file = written(home / f"{number}.toml", "\n".join(["[floors]", *both]))
+        assert level(policy_of(source, "/=commit", floors_files=(file,)), "/x") is Level.RO
+
+
 def test_the_administrators_floors(home: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They bind every policy where they exist. That they cannot be read is a fault: to go on without would be open."""
     admin = home / "etc" / "floors.toml"

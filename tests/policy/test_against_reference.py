@@ -124,7 +124,7 @@ def test_the_examples_reach_every_answer() -> None:
     in the compiled policy as in the naive one."""
     rules = RuleSet(
         grants=list(zip(("/a", "/a/b", "/a/b/b", "/A", "/A/b", "/b/a"), map(Level, (1, 2, 0, 2, 3, 2)), strict=True)),
-        floors={"session": [("/A/a", Level.RO)]},
+        floors={"session": [("/A/a", Level.RO), ("/A/b/a", Level.STAGE)]},
         boundary="/",
         denied_paths=["/A/.env"],
         denied_names=[],
