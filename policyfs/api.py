@@ -37,9 +37,8 @@ from policyfs.host import places
 from policyfs.host.faults import UserFault
 from policyfs.host.load import PolicyOptions, root_notes, source_of
 from policyfs.opening import open_policy, root_of
-from policyfs.policy import operations
 from policyfs.policy.levels import Level, Standing
-from policyfs.policy.paths import ROOT, Name, PathFault, ViewPath, child, from_text, view_path
+from policyfs.policy.paths import PathFault, ViewPath, components, from_text, joined, view_path
 from policyfs.policy.policy import Policy as CompiledPolicy
 from policyfs.policy.refusals import Refusal
 from policyfs.view.attributes import Attributes
@@ -346,22 +345,31 @@ class View:
     def make_directory(self, path: PathText, *, parents: bool = False) -> None:
         """Make a directory. With `parents`, those above it too, and one that is there already is no refusal. Needs
         `stage`."""
-        gate = self._open_gate
         resolved = self._path(path)
-        if resolved == ROOT and not parents:
-            raise Refused(operations.look(gate.top.place) or Refusal.EXISTS, ROOT)
         if not parents:
-            gate.make_directory(self._named(path), 0o777)
+            self._make_directory(resolved)
             return
-        names = [name for name in resolved.split(b"/") if name]
-        here = ViewPath(b"/")
-        for number, name in enumerate(names, 1):
-            here = child(here, Name(name))
+        names = components(resolved)
+        for length in range(1, len(names) + 1):
+            here = ViewPath(joined(names[:length]))
             try:
-                gate.make_directory(name_at(gate, here), 0o777)
+                self._make_directory(here)
             except OSError as refused:
-                if not self._is_directory(here, last=number == len(names)):
+                if not self._is_directory(here, last=length == len(names)):
                     raise refused from None
+
+    def _make_directory(self, path: ViewPath) -> None:
+        gate = self._open_gate
+        location = name_at(gate, path)
+        # As the kernel has it, which looks a name up before it asks to make it: what is seen there is the better answer.
+        if location.place.standing is Standing.VISIBLE:
+            try:
+                gate.attributes(location)
+            except OSError:
+                pass
+            else:
+                raise Refused(Refusal.EXISTS, location.path)
+        gate.make_directory(location, 0o777)
 
     def move(self, path: PathText, to: PathText) -> None:
         """Give what is at `path` the name `to`. A name that is taken is refused, and so is what would change its level
