@@ -465,10 +465,18 @@ def watchdog(point: Path, person: Person, process: int, deadline: float = DEADLI
     mount = person.mount_at(point)
     assert mount is not None, f"nothing is mounted at {point}"
     minor = mount.device.partition(":")[2]
-    words = [str(deadline), minor, str(process), str(person.namespace or 0), str(point)]
-    dog = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(_WATCHDOG), *words], stdin=subprocess.PIPE, start_new_session=True
-    )
+    # A descriptor of the daemon, not its number: by the time the watchdog runs, a short test may be over, and the daemon.
+    daemon = os.pidfd_open(process)
+    try:
+        words = [str(deadline), minor, str(daemon), str(person.namespace or 0), str(point)]
+        dog = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_WATCHDOG), *words],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+            pass_fds=[daemon],
+        )
+    finally:
+        os.close(daemon)
     assert dog.stdin is not None
     try:
         yield

@@ -1,6 +1,6 @@
 """Ends one mount that outlives its deadline or the process that asked for it.
 
-    python -I -S watchdog.py SECONDS MINOR PID NAMESPACE MOUNTPOINT
+    python -I -S watchdog.py SECONDS MINOR PIDFD NAMESPACE MOUNTPOINT
 
 A line on standard input means that all is well. The end of it, or nothing within SECONDS, means that the mount is
 wedged or its test gone: the connection of that very mount is aborted (so that everyone who waits in the kernel gets an
@@ -31,8 +31,7 @@ def abort_connection(minor: str) -> bool:
 
 
 def main() -> int:
-    seconds, minor, process, namespace, point = sys.argv[1:]
-    daemon = os.pidfd_open(int(process))
+    seconds, minor, pidfd, namespace, point = sys.argv[1:]
     readable, _, _ = select.select([0], [], [], float(seconds))
     if readable and os.read(0, 1):
         return 0
@@ -41,7 +40,7 @@ def main() -> int:
     detach = ["umount", "-l"] if os.geteuid() == 0 else ["fusermount3", "-u", "-z"]
     subprocess.run([*enter, *detach, point], stderr=subprocess.DEVNULL, check=False)
     with contextlib.suppress(ProcessLookupError):
-        signal.pidfd_send_signal(daemon, signal.SIGKILL)
+        signal.pidfd_send_signal(int(pidfd), signal.SIGKILL)
     return 3
 
 
