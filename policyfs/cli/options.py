@@ -72,8 +72,9 @@ def report(fault: UserFault) -> None:
 
 
 def printable(text: str) -> str:
-    """A text that may hold names with undecodable bytes (as surrogates), for an encoding that has no surrogates."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    """A text that may hold names, as a person may see it: one line, undecodable bytes (surrogates) and control characters
+    as escapes."""
+    return display(text.encode("utf-8", "surrogateescape"))
 
 
 def translating_faults(main: Callable[[], Any]) -> int:
