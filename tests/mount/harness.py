@@ -262,6 +262,8 @@ def ordinary_user(uid: int = 1000) -> Iterator[Person]:
 
 _NAMESPACE = r"""
 home=$1; shift
+# The copies of other tests' views in this namespace would keep their daemons alive after they were unmounted.
+umount -a -l -t fuse.policyfs
 mkdir "$home/.namespace"
 mount -t tmpfs -o mode=755 tmpfs "$home/.namespace"
 mknod -m 666 "$home/.namespace/fuse" c 10 229
@@ -384,7 +386,17 @@ class Mounted:
     def ended(self, seconds: float = PATIENCE) -> None:
         """Wait until the daemon has ended; fail if it does not."""
         if not select.select([self._daemon], [], [], seconds)[0]:
-            pytest.fail(f"the daemon did not end within {seconds:g} s")
+            pytest.fail(f"the daemon did not end within {seconds:g} s{self._held()}")
+
+    def _held(self) -> str:
+        """Which other mount namespaces still have the mount, which keeps its daemon alive: a copy was made for them while
+        it was there."""
+        holders = []
+        for table in Path("/proc").glob("[0-9]*/mountinfo"):
+            with contextlib.suppress(OSError):
+                if f" {self.point} " in table.read_text():
+                    holders.append(table.parent.name)
+        return f"; it is mounted in the namespaces of processes {', '.join(holders)}" if holders else ""
 
 
 @contextlib.contextmanager
@@ -396,10 +408,12 @@ def mounted(
     point: Path | None = None,
     person: Person | None = None,
     deadline: float = DEADLINE,
+    sabotage: str = "",
 ) -> Iterator[Mounted]:
     """A view of `source`, mounted by the real command at `point` (a new directory unless given).
 
     `grants` are `PATH=LEVEL`, `session` is the text of a session file, `options` further words of the command line.
+    `sabotage` is Python text that the daemon runs before anything else: for faults that no source can be made to have.
     """
     require_fuse()
     with _directory() as directory:
@@ -417,12 +431,15 @@ def mounted(
             for place in (directory, point):
                 os.chown(place, person.uid, person.uid)
         log = directory / "daemon.log"
-        done = person.policyfs("mount", source, point, *words, *options, "--log", log)
+        program = _sabotaged(sabotage) if sabotage else PROGRAM
+        done = person.run(*program, "mount", source, point, *words, *options, "--log", log)
         assert done.returncode == 0, f"policyfs mount gave {done.returncode}: {done.stderr}{_text_of(log)}"
         # A request is answered only after the daemon has logged who it is.
         told_of = _SERVING.search(log.read_text())
         assert told_of, f"the daemon's log does not say that it serves:\n{_text_of(log)}"
         view = Mounted(source, point, person, int(told_of[1]), log, done.stdout, done.stderr)
+        if sabotage:
+            assert sabotage.encode() in Path(f"/proc/{view.process}/cmdline").read_bytes(), "the daemon is not sabotaged"
         with overseen(view, deadline):
             yield view
 
@@ -434,6 +451,13 @@ def overseen(view: Mounted, deadline: float = DEADLINE) -> Iterator[None]:
         before = view.descriptors()
         yield
         _look_over(view, before)
+
+
+def _sabotaged(sabotage: str) -> tuple[str, ...]:
+    """The `policyfs` command with a daemon that starts with that text."""
+    daemon = (sys.executable, "-I", "-c", f"{sabotage}\nfrom policyfs.mount.daemon import main; main()")
+    text = f"from policyfs.mount import start; start.DAEMON = {daemon!r}; from policyfs.cli import main; main()"
+    return (sys.executable, "-I", "-c", text)
 
 
 def _text_of(log: Path) -> str:
@@ -503,12 +527,18 @@ def _look_over(view: Mounted, before: Counter[str] | None) -> None:
         return
     if view.is_mounted:
         if before is not None:
-            # The kernel tells the daemon of closed files by and by; a request in between pushes them along.
+            # The kernel tells the daemon of closed files by and by; a request in between pushes them along. It may fail:
+            # the source may be gone.
             def leaked() -> Counter[str]:
-                os.statvfs(view.point) if view.person.namespace is None else view.run("stat", "-f", ".")
+                if view.person.namespace is None:
+                    with contextlib.suppress(OSError):
+                        os.statvfs(view.point)
+                else:
+                    view.run("stat", "-f", ".")
                 after = view.descriptors()
                 assert after is not None
-                return after - before
+                # How many, not which: a source that was moved meanwhile has another name.
+                return after - before if after.total() > before.total() else Counter()
 
             end = time.monotonic() + 1
             while leaked() and time.monotonic() < end:

@@ -100,3 +100,12 @@ def test_a_busy_mount_fails_and_is_taken_away(source: Path) -> None:
         stay()
     assert not views[0].is_mounted
     stander[0].communicate(b"", timeout=harness.PATIENCE)
+
+
+def test_an_ordinary_users_namespace_keeps_no_other_mount_alive(source: Path) -> None:
+    """A view that was mounted when the namespace was made ends as ever."""
+    with mounted(source, "/=ro") as view, harness.ordinary_user() as person:
+        if person.namespace is not None:
+            assert person.mount_at(view.point) is None
+        assert view.unmount().returncode == 0
+        view.ended()

@@ -8,6 +8,7 @@ import errno
 import fcntl
 import mmap
 import os
+import select
 import socket
 import stat
 import struct
@@ -211,6 +212,12 @@ def test_a_large_file_crosses_in_both_directions(place: Place) -> None:
         file.seek(4_000_001)
         assert file.read(2_000_000) == data[4_000_001:6_000_001]
     assert (place.inside / "f").read_bytes() == data
+
+
+def test_files_are_always_ready(place: Place, opened: Opened) -> None:
+    """poll and select on a regular file answer at once, as for any file of a disk."""
+    file = opened(place.inside / "f", os.O_RDWR | os.O_CREAT)
+    assert select.select([file], [file], [], 5) == ([file], [file], [])
 
 
 # -- renaming ------------------------------------------------------------------------------------------------------------
