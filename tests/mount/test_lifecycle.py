@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -217,6 +218,30 @@ def test_a_machine_without_fuse(person: Person, source: Path, point: Path, as_ro
     for words in ((), ("-f",)):
         done = in_namespace(person, without, "mount", source, point, "-g", "/=ro", *words)
         assert_refused(done, MACHINE, "/dev/fuse", "modprobe fuse")
+    assert person.mount_at(point) is None
+
+
+WITHOUT_OPENAT2 = """
+import ctypes, struct
+# A filter of seccomp(2): load the number of the call; for openat2 the errno ENOSYS, for all others leave.
+program = b"".join(
+    struct.pack("=HBBI", *instruction)
+    for instruction in ((0x20, 0, 0, 0), (0x15, 0, 1, 437), (0x06, 0, 0, 0x50000 | {errno}), (0x06, 0, 0, 0x7FFF0000))
+)
+class Filter(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, ctypes.byref(Filter(4, program))) == 0
+from policyfs.cli import main; main()
+"""
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.EPERM], ids=lambda code: errno.errorcode[code])
+def test_a_machine_without_openat2(person: Person, source: Path, point: Path, code: int) -> None:
+    """A kernel that lacks openat2, or a container that forbids it: said, and nothing is mounted without confinement."""
+    done = person.python(WITHOUT_OPENAT2.format(errno=code), "mount", str(source), str(point), "-g", "/=ro")
+    assert_refused(done, MACHINE, "openat2", "5.6")
     assert person.mount_at(point) is None
 
 
@@ -592,19 +617,33 @@ def test_a_low_descriptor_limit_is_told_and_kept(person: Person, source: Path, p
         assert len(os.listdir(point)) == 40
         os.close(opened.pop())
         until(lambda: errno_of(lambda: (point / "39").read_text()) is None, "room for one file")
+        while opened:
+            os.close(opened.pop())
+        answer = None
+        while answer is None and len(opened) < 40:
+            answer = errno_of(lambda: opened.append(os.open(point, os.O_RDONLY | os.O_DIRECTORY)))
+        assert (answer, len(opened)) == ("ENFILE", 32)
+        assert (point / "1").read_text() == "1"
     finally:
         for descriptor in opened:
             os.close(descriptor)
         assert person.unmount(point).returncode == 0
 
 
-def test_the_descriptor_limit_is_raised_to_what_the_machine_gives(source: Path) -> None:
-    """A soft limit of 64 does not bind the daemon where the hard limit is higher."""
+def test_the_descriptor_limit_is_raised_to_what_the_machine_gives(person: Person, source: Path, point: Path) -> None:
+    """A soft limit of 100 does not bind the daemon where the hard limit is higher, and nothing is noted."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with mounted(source, "/=ro") as view:
-        limits = Path(f"/proc/{view.process}/limits").read_text()
+    log = person.home / "log"
+    limited = ["prlimit", f"--nofile=100:{hard}"]
+    done = person.run(*limited, *PROGRAM, "mount", source, point, "-g", "/=ro", "--log", log)
+    assert (done.returncode, done.stderr) == (DONE, "")
+    try:
+        process = log.read_text().split("serving, process ")[1].split()[0]
+        limits = Path(f"/proc/{process}/limits").read_text()
         line = next(line for line in limits.splitlines() if line.startswith("Max open files"))
         assert int(line.split()[3]) == min(hard, 1 << 20)
+    finally:
+        assert person.unmount(point).returncode == 0
 
 
 # -- an ordinary user's whole day ----------------------------------------------------------------------------------------
