@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from policyfs.agent.reach import follow
-from policyfs.policy.paths import ROOT, Name, ViewPath, below, child, components, joined
+from policyfs.policy.paths import ROOT, Name, ViewPath, below, child, components, display, from_text, joined
 from policyfs.view.view import Location, View
 
 NAMES = (Name(b"AGENTS.md"), Name(b"CLAUDE.md"))
@@ -43,7 +43,7 @@ class Instruction:
     """What a model must know of the text: that it is cut, or why there is none."""
 
     def __str__(self) -> str:
-        lines = [f"Instructions from {self.path}:", "", self.text.rstrip("\n")]
+        lines = [f"Instructions from {display(from_text(self.path))}:", "", self.text.rstrip("\n")]
         if self.notice is not None:
             lines += ["", f"[{self.notice}]"] if self.text else [f"[{self.notice}]"]
         return "\n".join(lines) + "\n"

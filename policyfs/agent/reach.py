@@ -37,12 +37,10 @@ def name_at(view: View, path: ViewPath) -> Location:
         return view.top
     above, _, name = path.rpartition(b"/")
     directory = ViewPath(above or b"/")
-    as_written = view.locate(path)
-    if as_written.parent.standing is Standing.HIDDEN:
-        raise Refused(_unseen(view, as_written), path)
     landing = view.links.resolve(directory, follow_last=True)
     if landing is Landing.HIDDEN:
-        raise Refused(_unseen(view, as_written), path)
+        # By the text as it was written: what a link on the way leads to is not this caller's to know.
+        raise Refused(_unseen(view, view.locate(path)), path)
     reached = _landed(view, landing, path)
     return view.locate(ViewPath((b"" if reached.path == ROOT else reached.path) + b"/" + name))
 

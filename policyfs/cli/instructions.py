@@ -9,7 +9,7 @@ from dataclasses import asdict
 import click
 
 from policyfs.agent.instructions import MOST_BYTES, Instruction, Nearby, as_text, chain, instruction_text
-from policyfs.cli.options import policy_options, printable
+from policyfs.cli.options import policy_options
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.load import PolicyOptions, source_of
 from policyfs.opening import open_view
@@ -64,7 +64,7 @@ def command(
     if as_json:
         click.echo(json.dumps([asdict(instruction) for instruction in found]))
     elif found:
-        click.echo(printable(as_text(found)), nl=False)
+        click.echo(as_text(found).encode("utf-8", "backslashreplace"), nl=False)
 
 
 def _path(text: str, option: str, start: ViewPath) -> ViewPath:

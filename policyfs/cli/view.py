@@ -8,7 +8,7 @@ import os
 import click
 
 from policyfs.agent.workspace import TEMPLATE, TemplateFault, workspace
-from policyfs.cli.options import policy_options, printable
+from policyfs.cli.options import policy_options
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.load import PolicyOptions, policy_for, source_of
 from policyfs.policy.paths import display
@@ -40,9 +40,10 @@ def command(
     policy = policy_for(source_of(source), options)
     if prompt:
         try:
-            click.echo(printable(workspace(policy, TEMPLATE if template is None else _text_of(template))), nl=False)
+            block = workspace(policy, TEMPLATE if template is None else _text_of(template))
         except TemplateFault as fault:
             raise UserFault(Exit.FAILED, f"--template {display(os.fsencode(template or ''))}: {fault}") from None
+        click.echo(block.encode("utf-8", "backslashreplace"), nl=False)
         return
     granted = policy.granted()
     if as_json:
