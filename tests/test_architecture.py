@@ -145,6 +145,7 @@ EXCEPTIONS = {
     ("mount/start.py", "os.open"): "the daemon's log, which lies in policyfs's own state or where --log says",
     ("mount/start.py", "subprocess"): "starts the daemon",
     ("mount/daemon.py", "os.chdir"): "to /, so that the daemon keeps no directory busy",
+    ("mount/daemon.py", "os.waitpid"): "for the child that tells a person in the foreground what is wrong",
     ("mount/watch.py", "inotify_simple"): "watches directories by the descriptors that the door reached them with",
     ("doctor/examine.py", "fcntl"): "asks a descriptor that the door reached for its flags",
 }

@@ -9,9 +9,11 @@ import click
 
 from policyfs.cli.options import policy_options, printable
 from policyfs.host import mounts, places
+from policyfs.host.faults import Exit, UserFault
 from policyfs.host.load import PolicyOptions, source_of
 from policyfs.mount.request import MountRequest, Ready
 from policyfs.mount.start import DAEMON, log_file_for, start_daemon
+from policyfs.policy.paths import PathFault
 
 
 @click.command("mount")
@@ -40,14 +42,19 @@ def command(
     mounts.require_fuse()
     real_source = source_of(source)
     point = mounts.mountpoint_for(mountpoint, real_source)
-    if log_file is None and not foreground:
+    if log_file is not None:
+        try:
+            log_file = os.fsdecode(places.absolute(log_file))
+        except PathFault as fault:
+            raise UserFault(Exit.PLACE, f"--log: {fault}; name a file you can write") from None
+    elif not foreground:
         log_file = log_file_for(point)
     request = MountRequest(
         os.fsdecode(real_source),
         os.fsdecode(point),
         options.absolute(),
         allow_case_folding,
-        None if log_file is None else os.fsdecode(places.absolute(log_file)),
+        log_file,
     )
     if foreground:
         _become_daemon(request)

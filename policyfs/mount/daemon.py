@@ -45,17 +45,33 @@ def main() -> None:
     close_inherited({request_descriptor, answer_descriptor})
     with os.fdopen(request_descriptor, "rb") as pipe:
         request = MountRequest.loads(pipe.read())
-    _log_to(request.log_file)
     try:
+        _log_to(request.log_file)
         serve(request, answer_descriptor)
     except UserFault as fault:
-        with contextlib.suppress(OSError):
-            Ready(fault=fault.messages, exit_code=fault.exit_code).send(answer_descriptor)
-        sys.exit(fault.exit_code)
+        _give_up(fault, answer_descriptor)
+    except Exception as error:
+        log.exception("the mount ends")
+        where = "standard error" if request.log_file is None else display(os.fsencode(request.log_file))
+        _give_up(UserFault(Exit.FAILED, f"the mount daemon failed: {error!r}; see {where}"), answer_descriptor)
+
+
+def _give_up(fault: UserFault, answer_descriptor: int) -> None:
+    """Tell who waits for the answer, if somebody still does, and end."""
+    with contextlib.suppress(OSError):
+        Ready(fault=fault.messages, exit_code=fault.exit_code).send(answer_descriptor)
+        # In the foreground a child tells the person; its words come before this process's exit code.
+        os.waitpid(-1, 0)
+    sys.exit(fault.exit_code)
 
 
 def _log_to(file: str | None) -> None:
-    handler = logging.StreamHandler() if file is None else logging.FileHandler(file)
+    try:
+        handler = logging.StreamHandler() if file is None else logging.FileHandler(file)
+    except OSError as error:
+        raise UserFault(
+            Exit.PLACE, f"--log {display(os.fsencode(file or ''))}: {error.strerror}; name a file you can write"
+        ) from None
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
@@ -145,6 +161,7 @@ async def _serve(operations: Operations, ready: Ready, answer_descriptor: int) -
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_end_on_signal)
         nursery.start_soon(operations.watch.run)
+        nursery.start_soon(operations.let_go_in_time)
         ready.send(answer_descriptor)
         log.info("serving, process %d", os.getpid())
         await pyfuse3.main()

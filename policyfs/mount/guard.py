@@ -47,5 +47,20 @@ def guarded(handler: Callable[Parameters, Coroutine[Any, Any, Result]]) -> Calla
     return guard
 
 
+def guarded_without_reply(
+    handler: Callable[Parameters, Coroutine[Any, Any, None]],
+) -> Callable[Parameters, Coroutine[Any, Any, None]]:
+    """A handler of a request that nobody waits for, from which nothing can come."""
+
+    @functools.wraps(handler)
+    async def guard(*arguments: Parameters.args, **named: Parameters.kwargs) -> None:
+        try:
+            await handler(*arguments, **named)
+        except Exception:
+            log.exception("%s failed; nobody waits for an answer", handler.__name__)
+
+    return guard
+
+
 def _never_enosys(code: int | None) -> pyfuse3.FUSEError:
     return pyfuse3.FUSEError(errno.EIO if code in (None, 0, errno.ENOSYS) else code)

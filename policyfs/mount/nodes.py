@@ -51,6 +51,7 @@ class Node:
         "files",
         "generation",
         "gone",
+        "held",
         "identity",
         "ino",
         "level",
@@ -82,6 +83,8 @@ class Node:
         """Its attributes as the kernel was last told them, while they are known to be true."""
         self.stamp = 0
         """The change time, in nanoseconds, of what the kernel was last told; 0 where it keeps nothing."""
+        self.held: OpenFile | None = None
+        """The object itself, kept in reach for a while after its last name was taken away."""
         self.watched: Watched | None = None
         self.unwatchable = False
 
@@ -89,6 +92,12 @@ class Node:
     def key(self) -> Key:
         """What it is looked up by."""
         return (*self.identity, self.level)
+
+    def let_go(self) -> None:
+        """Keep the object in reach no longer."""
+        if self.held is not None:
+            self.held.close()
+            self.held = None
 
     def __repr__(self) -> str:
         return f"<Node {self.ino} {self.level} lookups={self.lookups}>"
@@ -217,6 +226,7 @@ class Nodes:
         if node.gone:
             node.gone = False
             node.others = None
+            node.let_go()
             if not node.files:
                 node.generation += 1
         else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ import pyfuse3
 import trio
 from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, FileNameT, InodeT, RequestContext, XAttrNameT
 
-from policyfs.mount.guard import guarded
+from policyfs.mount.guard import guarded, guarded_without_reply
 from policyfs.mount.handles import DirectoryHandle, FileHandle, Handles
 from policyfs.mount.nodes import Node, Nodes
 from policyfs.mount.watch import LONG, SHORT, Watch, Watched, life
@@ -32,6 +33,11 @@ from policyfs.view.view import Listing, Location, View
 
 MOST_HANDLES = 4096
 """Open files and directories of one session (security.md 40). The daemon's descriptor limit is raised above it."""
+
+MOST_HELD = 32
+HOLD_SECONDS = 1.0
+"""Removed objects are kept in reach for those who found them a moment ago: so many, for so long. The kernel forgets one
+within microseconds unless somebody is between finding and opening it."""
 
 Result = TypeVar("Result")
 
@@ -50,6 +56,8 @@ class Operations(pyfuse3.Operations):
         self.watch = Watch(view, self.nodes)
         self.files: Handles[FileHandle] = Handles(most_handles)
         self.directories: Handles[DirectoryHandle] = Handles(most_handles, first=1 << 48)
+        self._held: deque[Node] = deque()
+        self._holding = trio.Event()
 
     # -- translating ----------------------------------------------------------------------------------------------------
 
@@ -84,8 +92,9 @@ class Operations(pyfuse3.Operations):
             except Refused as refused:
                 if refused.refusal is not Refusal.STALE:
                     raise
-        if node.files:
-            return operation(self.nodes.location(node), *arguments, expect=node.files[-1], **named)
+        open_by = node.files[-1] if node.files else node.held
+        if open_by is not None:
+            return operation(self.nodes.location(node), *arguments, expect=open_by, **named)
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     def _entry(self, attributes: Attributes, ino: int, generation: int, name_life: float, life: float) -> EntryAttributes:
@@ -121,9 +130,7 @@ class Operations(pyfuse3.Operations):
 
     def _told(self, parent: Node, location: Location, name: bytes, attributes: Attributes) -> EntryAttributes:
         """The reply that tells the kernel of an object; it counts as a lookup."""
-        node = self.nodes.told(
-            parent, Name(name), attributes.identity, location.place, directory=attributes.is_directory
-        )
+        node = self.nodes.told(parent, Name(name), attributes.identity, location.place, directory=attributes.is_directory)
         watched = parent.watched
         if watched is not None:
             watched.tell(node.name, node)
@@ -189,11 +196,13 @@ class Operations(pyfuse3.Operations):
             return self._entry(attributes, attributes.identity[1], 0, LONG, life(node.watched, node.stamp, 1))
         return self._entry_of(node, attributes, None if node.gone else node.parent.watched)
 
+    @guarded_without_reply
     async def forget(self, inode_list: Sequence[tuple[InodeT, int]]) -> None:
         for inode, times in inode_list:
             node = self.nodes.forget(inode, times)
             if node is not None:
                 self.watch.forget(node)
+                node.let_go()
 
     @guarded
     async def readlink(self, inode: InodeT, ctx: RequestContext) -> FileNameT:
@@ -225,11 +234,11 @@ class Operations(pyfuse3.Operations):
         watched = self.watch.look_into(node)
         if watched is not None and watched.names is not None:
             # Nothing has changed since it was last read, and it was judged then.
-            return FileHandleT(self.directories.add(DirectoryHandle(node, watched.names, None)))
+            return FileHandleT(self.directories.add(DirectoryHandle(node, list(watched.names), None)))
         listing = self._on(node, self.view.listing)
         if watched is not None:
             watched.names = listing.names
-        return FileHandleT(self.directories.add(DirectoryHandle(node, listing.names, listing)))
+        return FileHandleT(self.directories.add(DirectoryHandle(node, list(listing.names), listing)))
 
     def _listing(self, handle: DirectoryHandle) -> Listing:
         if handle.listing is None:
@@ -246,19 +255,24 @@ class Operations(pyfuse3.Operations):
         names = handle.names
         watched = directory.watched
         known = {} if watched is None else watched.known
-        for position in range(start_id, len(names)):
+        position = start_id
+        while position < len(names):
             name = names[position]
             node = known.get(name)
             if node is not None and node.entry is not None:
                 if not pyfuse3.readdir_reply(token, FileNameT(name), node.entry, position + 1):
                     return
                 node.lookups += 1
+                position += 1
                 continue
             attributes = self._listing(handle).entry(name)
             if attributes is None:
+                # Nothing that may be shown: it takes no position, or the gap would tell of it.
+                del names[position]
                 continue
             if not self._entry_listed(token, directory, name, attributes, position + 1):
                 return
+            position += 1
 
     def _entry_listed(
         self, token: pyfuse3.ReaddirToken, directory: Node, name: Name, attributes: Attributes, position: int
@@ -362,6 +376,8 @@ class Operations(pyfuse3.Operations):
     @guarded
     async def fsync(self, fh: FileHandleT, datasync: bool) -> None:
         file = self.files.get(fh).file
+        # Here, not in the thread: a read that comes meanwhile would open it once more.
+        file.open_now()
         await trio.to_thread.run_sync(lambda: file.sync(data_only=datasync))
 
     # -- names ----------------------------------------------------------------------------------------------------------
@@ -401,16 +417,17 @@ class Operations(pyfuse3.Operations):
     async def unlink(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
         parent = self._node(parent_inode)
         location = self._child(parent, name)
-        self._unnamed(parent, location, Name(name), self.view.unlink(location))
+        self._unnamed(parent, location, Name(name), *self.view.unlink(location, hold=True))
 
     @guarded
     async def rmdir(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
         parent = self._node(parent_inode)
         location = self._child(parent, name)
-        self._unnamed(parent, location, Name(name), self.view.remove_directory(location))
+        self._unnamed(parent, location, Name(name), *self.view.remove_directory(location, hold=True))
 
-    def _unnamed(self, parent: Node, location: Location, name: Name, identity: Identity) -> None:
-        """A name was taken away: forget it, and what its object's attributes were."""
+    def _unnamed(self, parent: Node, location: Location, name: Name, identity: Identity, held: OpenFile | None) -> None:
+        """A name was taken away: forget it, and what its object's attributes were. Whoever found the object by that name
+        a moment ago still gets it: the kernel asks in two steps where other file systems answer in one."""
         self._changed(parent)
         if parent.watched is not None:
             parent.watched.drop(name)
@@ -419,6 +436,32 @@ class Operations(pyfuse3.Operations):
             # The kernel counts down its links itself; what it keeps beyond that is to be asked for again.
             node.entry = None
             node.stamp = 0
+        if held is not None:
+            if node is not None and node.gone:
+                self._hold(node, held)
+            else:
+                held.close()
+
+    def _hold(self, node: Node, held: OpenFile) -> None:
+        if node.held is not None:
+            node.held.close()
+        node.held = held
+        self._held.append(node)
+        self._holding.set()
+        if len(self._held) > MOST_HELD:
+            self._held.popleft().let_go()
+
+    async def let_go_in_time(self) -> None:
+        """Let go of what is held in reach, some time after it was removed. Runs until cancelled."""
+        while True:
+            await self._holding.wait()
+            self._holding = trio.Event()
+            held = len(self._held)
+            await trio.sleep(HOLD_SECONDS)
+            for _ in range(min(held, len(self._held))):
+                self._held.popleft().let_go()
+            if self._held:
+                self._holding.set()
 
     @guarded
     async def rename(
@@ -432,15 +475,17 @@ class Operations(pyfuse3.Operations):
     ) -> None:
         old_parent, new_parent = self._node(parent_inode_old), self._node(parent_inode_new)
         old, new = self._child(old_parent, name_old), self._child(new_parent, name_new)
-        renamed = self.view.rename(old, new, flags)
+        renamed = self.view.rename(old, new, flags, hold=True)
         if renamed.moved == renamed.replaced:
+            if renamed.held is not None:
+                renamed.held.close()
             return
         self._changed(old_parent)
         self._changed(new_parent)
         old_name, new_name = (old_parent, Name(name_old)), (new_parent, Name(name_new))
         level, directory = old.place.level, renamed.directory
         if renamed.replaced is not None and not flags:
-            self._unnamed(new_parent, new, Name(name_new), renamed.replaced)
+            self._unnamed(new_parent, new, Name(name_new), renamed.replaced, renamed.held)
         elif renamed.replaced is not None:
             self._moved(renamed.replaced, level, new_name, old_name, directory=directory)
         self._moved(renamed.moved, level, old_name, new_name, directory=directory, exchanged=bool(flags & 2))

@@ -122,7 +122,10 @@ class Watch:
         self._inotify: inotify_simple.INotify | None = None
         self.invalidations = 0
         """How often the kernel was told to forget something, for `status` and the tests."""
-        silent = _SILENT_FILE_SYSTEMS.get(view.root.file_system_type())
+        try:
+            silent = _SILENT_FILE_SYSTEMS.get(view.root.file_system_type())
+        except OSError:
+            silent = "a file system that does not tell its type"
         if silent is not None:
             log.info("the source is on %s, whose changes raise no events here: names are kept for one second", silent)
             return
@@ -320,4 +323,3 @@ def _do_all(invalidations: list[Invalidation]) -> None:
             # ENOENT: the kernel did not have it. ENOTCONN, EBADF: the mount is ending.
             if error.errno not in (errno.ENOENT, errno.ENOTCONN, errno.EBADF, errno.ENOTDIR):
                 log.warning("the kernel did not take an invalidation: %s", error)
-

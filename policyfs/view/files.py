@@ -34,8 +34,10 @@ class OpenFile:
         self.append = append
         self._unopened = unopened
 
-    def _really_open(self) -> None:
-        assert self._unopened is not None
+    def open_now(self) -> None:
+        """Open what was only reached; nothing to do for what is open. Not from two threads at once."""
+        if self._unopened is None:
+            return
         reached, self.descriptor = self.descriptor, Root.reopen(self.descriptor, self._unopened)
         self._unopened = None
         os.close(reached)
@@ -46,8 +48,7 @@ class OpenFile:
         The view is of one buffer that the next read uses again: a fresh object for every read costs more than the copy
         into it (platform.md, "Costs"). Raises `WouldBlock`.
         """
-        if self._unopened is not None:
-            self._really_open()
+        self.open_now()
         size = min(size, LARGEST_READ)
         have = 0
         try:
@@ -65,8 +66,7 @@ class OpenFile:
 
     def read(self, offset: int, size: int) -> bytes:
         """The same, waiting for the disk where need be."""
-        if self._unopened is not None:
-            self._really_open()
+        self.open_now()
         pieces = []
         have = 0
         while have < size:
@@ -98,9 +98,7 @@ class OpenFile:
         os.ftruncate(self.descriptor, size)
 
     def sync(self, *, data_only: bool) -> None:
-        """fsync(2) or fdatasync(2). May block for long."""
-        if self._unopened is not None:
-            self._really_open()
+        """fsync(2) or fdatasync(2), of a file that is open. May block for long."""
         if data_only:
             os.fdatasync(self.descriptor)
         else:

@@ -50,7 +50,7 @@ class Links:
         self._in_own_place = at in own
 
     def shows(self, link: ViewPath, text: bytes) -> bool:
-        """Whether a link at `link` that says `text` may be shown."""
+        """Whether a link at `link` that says `text` may be shown, or made."""
         return self.landing(link, text) is not Landing.HIDDEN
 
     def text_in_view(self, link: ViewPath, text: bytes) -> bytes:
@@ -67,11 +67,11 @@ class Links:
 
     def landing(self, link: ViewPath, text: bytes) -> ViewPath | Landing:
         """Where the link lands, by the text alone where something is missing."""
-        return self._walk(components(link)[:-1], text, links=1, follow_last=True)
+        return self._walk(components(link)[:-1], text, through=link, follow_last=True)
 
     def resolve(self, path: ViewPath, *, follow_last: bool) -> ViewPath | Landing:
         """Where a path of the view leads once every link on the way is followed; the last one only if asked."""
-        return self._walk([], path[1:], links=0, follow_last=follow_last)
+        return self._walk([], path[1:], through=None, follow_last=follow_last)
 
     def _inside(self, text: bytes) -> tuple[HostPath | None, list[bytes]]:
         """An absolute text as what remains of it under SOURCE or the mount; the remainder still has its `..`."""
@@ -89,16 +89,21 @@ class Links:
             return Landing.HIDDEN
         return Landing.OUTSIDE if self._policy().shown_outside(place) else Landing.HIDDEN
 
-    def _walk(self, current: list[Name], text: bytes, *, links: int, follow_last: bool) -> ViewPath | Landing:
+    def _walk(self, current: list[Name], text: bytes, *, through: ViewPath | None, follow_last: bool) -> ViewPath | Landing:
+        """Walk `text` from the directory `current`; `through` is the link that says it, if one does."""
         policy = self._policy()
         places = [policy.root]
         for name in current:
             places.append(policy.child(places[-1], name))
         pending: deque[bytes] = deque()
+        # How many names exist, once one is missing: what lies below it is judged by its text.
         missing_from: int | None = None
-        """How many names are known to exist, once one is missing: what lies below it is judged by its text."""
         walked = 0
-        seen: set[tuple[bytes, tuple[bytes, ...]]] = set()
+        links = 0 if through is None else 1
+        # The links whose text is being walked, each with how much was pending before it. One that is met again leads
+        # through itself: it is taken as missing, so that what is left of every text is still judged.
+        active: list[tuple[bytes, int]] = [] if through is None else [(through, 0)]
+        looped = False
 
         def enter(target: bytes) -> Landing | None:
             """Put what a link says before what is left to walk; an answer where it leaves the view."""
@@ -140,6 +145,13 @@ class Links:
             places.append(place)
             if missing_from is not None or (not pending and not follow_last):
                 continue
+            here = joined(current)
+            while active and active[-1][1] > len(pending):
+                active.pop()
+            if any(link == here for link, _ in active):
+                looped = True
+                missing_from = len(current) - 1
+                continue
             try:
                 target = self._text_of_link(current)
             except OSError as error:
@@ -151,18 +163,15 @@ class Links:
             if target is None:
                 continue
             links += 1
-            state = (joined(current), tuple(pending))
-            if state in seen:
-                return Landing.LOOP
-            seen.add(state)
             if links > MOST_LINKS:
                 return Landing.HIDDEN
+            active.append((here, len(pending)))
             current.pop()
             places.pop()
             left = enter(target)
             if left is not None:
                 return left
-        return ViewPath(joined(current))
+        return Landing.LOOP if looped else ViewPath(joined(current))
 
     def _text_of_link(self, names: list[Name]) -> bytes | None:
         """What the link at these names says, None where something else is there."""

@@ -198,7 +198,7 @@ class View:
 
     def create(self, location: Location, flags: int, mode: int, umask: int = 0) -> tuple[OpenFile, Attributes]:
         """Make a regular file and open it; without O_EXCL, open the one that is there."""
-        self._unless(operations.create(location.parent, location.place), location)
+        self._may_make(location)
         with self._directory(location) as (directory, name):
             try:
                 descriptor = self.root.create(
@@ -223,7 +223,7 @@ class View:
 
     def make_node(self, location: Location, mode: int, umask: int = 0) -> Attributes:
         """mknod(2) of a regular file, a fifo or a socket; a device cannot be made."""
-        self._unless(operations.create(location.parent, location.place), location)
+        self._may_make(location)
         kind = stat.S_IFMT(mode)
         if kind not in (stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK):
             raise Refused(Refusal.NO_DEVICES, location.path)
@@ -242,6 +242,7 @@ class View:
     def link(self, old: Location, new: Location, expect: Target = None) -> Attributes:
         """link(2): a second name at the same level."""
         self._seen(old)
+        self._parent_seen(new)
         self._unless(operations.link(old.place, new.parent, new.place), new)
         with self._reached(old, expect) as (reached, status):
             if stat.S_ISDIR(status.st_mode):
@@ -251,33 +252,37 @@ class View:
                 self.root.link(reached, directory, name)
                 return self._made(new, directory, name)
 
-    def unlink(self, location: Location) -> Identity:
-        """unlink(2). Gives the identity of what lost the name."""
-        return self._removed(location, directory=False)
+    def unlink(self, location: Location, *, hold: bool = False) -> Removed:
+        """unlink(2). `hold` keeps what lost the name in reach, for whoever found it by the name a moment ago."""
+        return self._removed(location, directory=False, hold=hold)
 
-    def remove_directory(self, location: Location) -> Identity:
-        """rmdir(2): ENOTEMPTY while anything is in it, hidden or not. Gives the identity of what is gone."""
-        return self._removed(location, directory=True)
+    def remove_directory(self, location: Location, *, hold: bool = False) -> Removed:
+        """rmdir(2): ENOTEMPTY while anything is in it, hidden or not."""
+        return self._removed(location, directory=True, hold=hold)
 
-    def _removed(self, location: Location, *, directory: bool) -> Identity:
-        self._unless(
-            operations.remove(
-                location.parent, location.place, directory=directory, unknown_missing=self.policy.unknown_missing
-            ),
-            location,
-        )
+    def _removed(self, location: Location, *, directory: bool, hold: bool) -> Removed:
+        self._may_remove(location, directory=directory)
         with self._directory(location) as (parent, name):
-            status = self._status_shown(location, parent, name)
-            if stat.S_ISDIR(status.st_mode) != directory:
-                raise Refused(Refusal.NOT_DIRECTORY if directory else Refusal.IS_DIRECTORY, location.path)
-            if directory:
-                self.root.remove_directory(parent, name)
-            else:
-                self.root.unlink(parent, name)
-            return status.st_dev, status.st_ino
+            reached = self._reach_shown(location, parent, name)
+            try:
+                status = os.fstat(reached)
+                if stat.S_ISDIR(status.st_mode) != directory:
+                    raise Refused(Refusal.NOT_DIRECTORY if directory else Refusal.IS_DIRECTORY, location.path)
+                if directory:
+                    self.root.remove_directory(parent, name)
+                else:
+                    self.root.unlink(parent, name)
+                held = OpenFile(reached, writable=False, append=False, unopened=os.O_RDONLY) if hold else None
+                if held is not None:
+                    reached = -1
+                return Removed((status.st_dev, status.st_ino), held)
+            finally:
+                if reached >= 0:
+                    os.close(reached)
 
-    def rename(self, old: Location, new: Location, flags: int = 0) -> Renamed:
-        """renameat2(2) with RENAME_NOREPLACE or RENAME_EXCHANGE, or neither; EINVAL for anything else."""
+    def rename(self, old: Location, new: Location, flags: int = 0, *, hold: bool = False) -> Renamed:
+        """renameat2(2) with RENAME_NOREPLACE or RENAME_EXCHANGE, or neither; EINVAL for anything else. `hold` keeps what
+        is replaced in reach."""
         if flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE) or flags == RENAME_NOREPLACE | RENAME_EXCHANGE:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         exchange = flags == RENAME_EXCHANGE
@@ -295,28 +300,45 @@ class View:
             if exchange and replaced is not None:
                 self._may_move(new, old, directory=stat.S_ISDIR(replaced.st_mode), exchange=False)
                 self._name_still_shown(old, new_parent, new_name, replaced)
+            held = self._held(new_parent, new_name, replaced) if hold and replaced is not None and not exchange else None
             # Where nothing is shown, nothing may be replaced: what turned up since is judged, not overwritten.
             careful = RENAME_NOREPLACE if replaced is None else flags
             try:
-                self.root.rename(old_parent, old_name, new_parent, new_name, careful)
-            except FileExistsError:
-                self._status_of_taken(new, new_parent, new_name)
-                if flags == RENAME_NOREPLACE:
-                    raise Refused(Refusal.EXISTS, new.path) from None
-                self.root.rename(old_parent, old_name, new_parent, new_name, flags)
+                try:
+                    self.root.rename(old_parent, old_name, new_parent, new_name, careful)
+                except FileExistsError:
+                    self._status_of_taken(new, new_parent, new_name)
+                    if flags == RENAME_NOREPLACE:
+                        raise Refused(Refusal.EXISTS, new.path) from None
+                    self.root.rename(old_parent, old_name, new_parent, new_name, flags)
+            except BaseException:
+                if held is not None:
+                    held.close()
+                raise
             return Renamed(
                 (moved.st_dev, moved.st_ino),
                 None if replaced is None else (replaced.st_dev, replaced.st_ino),
                 directory or (replaced is not None and stat.S_ISDIR(replaced.st_mode)),
+                held,
             )
 
+    def _held(self, directory: int, name: Name, status: os.stat_result) -> OpenFile | None:
+        """An entry kept in reach, if it is still the one of this status."""
+        try:
+            reached = self.root.reach_name(directory, name)
+        except OSError:
+            return None
+        if self.root.identity(reached) != (status.st_dev, status.st_ino):
+            os.close(reached)
+            return None
+        return OpenFile(reached, writable=False, append=False, unopened=os.O_RDONLY)
+
     def _may_move(self, old: Location, new: Location, *, directory: bool, exchange: bool) -> None:
-        unknown_missing = self.policy.unknown_missing
-        self._unless(operations.remove(old.parent, old.place, directory=directory, unknown_missing=unknown_missing), old)
-        self._unless(operations.create(new.parent, new.place), new)
+        self._may_remove(old, directory=directory)
+        self._may_make(new)
         if exchange:
-            self._unless(operations.remove(new.parent, new.place, directory=False, unknown_missing=unknown_missing), new)
-            self._unless(operations.create(old.parent, old.place), old)
+            self._may_remove(new, directory=False)
+            self._may_make(old)
         self._unless(operations.move(old.parent, old.place, new.parent, new.place, directory=directory), new)
 
     # -- attributes ---------------------------------------------------------------------------------------------------
@@ -386,6 +408,26 @@ class View:
     def _seen(self, location: Location) -> None:
         """Refuse what is hidden by rule. Before any touch of the source."""
         if location.place.standing is Standing.HIDDEN:
+            raise Refused(self._unseen(location), location.path)
+
+    def _may_make(self, location: Location) -> None:
+        """The policy's word on making a name."""
+        self._parent_seen(location)
+        self._unless(operations.create(location.parent, location.place), location)
+
+    def _may_remove(self, location: Location, *, directory: bool) -> None:
+        """The policy's word on taking a name away."""
+        self._parent_seen(location)
+        unknown_missing = self.policy.unknown_missing
+        self._unless(
+            operations.remove(location.parent, location.place, directory=directory, unknown_missing=unknown_missing),
+            location,
+        )
+
+    def _parent_seen(self, location: Location) -> None:
+        """Refuse what lies in a hidden directory as what it is, not seen. Only for callers that come with whole paths:
+        the kernel's lookup of the directory is refused before."""
+        if location.parent.standing is Standing.HIDDEN:
             raise Refused(self._unseen(location), location.path)
 
     @staticmethod
@@ -470,12 +512,24 @@ class View:
 
     def _status_shown(self, location: Location, directory: int, name: Name) -> os.stat_result:
         """The status of an entry that is shown; missing otherwise."""
+        reached = self._reach_shown(location, directory, name)
         try:
-            status = self.root.stat_name(directory, name)
+            return os.fstat(reached)
+        finally:
+            os.close(reached)
+
+    def _reach_shown(self, location: Location, directory: int, name: Name) -> int:
+        """An entry that is shown, by a descriptor that is the caller's to close; missing otherwise."""
+        try:
+            reached = self.root.reach_name(directory, name)
         except OSError as error:
             raise self._absent(location, error) from None
-        self._judged(location, status)
-        return status
+        try:
+            self._judged(location, os.fstat(reached), reached)
+        except BaseException:
+            os.close(reached)
+            raise
+        return reached
 
     def _status_of_target(self, location: Location, directory: int, name: Name) -> os.stat_result | None:
         """The status of what a rename would replace, None where nothing is; refused where it is not shown."""
@@ -557,7 +611,7 @@ class View:
     @contextmanager
     def _making(self, location: Location) -> Iterator[tuple[int, Name]]:
         """The directory in which a name may be made. A name that is taken is refused by what has it."""
-        self._unless(operations.create(location.parent, location.place), location)
+        self._may_make(location)
         with self._directory(location) as (directory, name):
             try:
                 yield directory, name
@@ -576,6 +630,15 @@ class Renamed(NamedTuple):
     replaced: Identity | None
     directory: bool
     """Whether a directory went elsewhere, one way or the other."""
+    held: OpenFile | None
+    """What was replaced, where it was to be kept in reach; the caller's to close."""
+
+
+class Removed(NamedTuple):
+    """What lost its name, and, where it was to be kept in reach, a hold on it that is the caller's to close."""
+
+    identity: Identity
+    held: OpenFile | None
 
 
 class FileSystem(NamedTuple):

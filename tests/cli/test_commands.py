@@ -432,7 +432,6 @@ def test_a_wrong_mountpoint(home: Path, source: Path, mountpoint: Path) -> None:
         assert told.startswith(message)
 
 
-@pytest.mark.xfail(strict=True, reason="places.absolute is not guarded in cli/mount.py")
 def test_a_log_file_that_has_no_name(home: Path, source: Path, mountpoint: Path) -> None:
     """It is said, in one line."""
     (message,) = refused(home, PLACE, source, mountpoint, "-g", "/=ro", "--log", "")

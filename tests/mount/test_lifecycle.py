@@ -258,7 +258,6 @@ def test_a_fuse_device_that_is_closed(ordinary_user: Person, as_root: None) -> N
     assert_refused(done, MACHINE, "/dev/fuse", "chmod 666")
 
 
-@pytest.mark.xfail(strict=True, reason="the daemon opens --log before it can say what is wrong with it")
 def test_a_log_that_cannot_be_written_in_the_foreground(person: Person, source: Path, point: Path) -> None:
     """The same with -f."""
     done = person.policyfs("mount", source, point, "-f", "-g", "/=ro", "--log", person.home / "no/log")

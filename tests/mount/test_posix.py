@@ -11,13 +11,12 @@ import socket
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.mount.harness import PATIENCE, Mounted, errno_of, mounted, refused, until
+from tests.mount.harness import Mounted, errno_of, mounted, refused, until
 from tests.mount.places import Place, names, place_for
 
 
@@ -501,35 +500,6 @@ def test_programs_run_from_the_view(place: Place) -> None:
     (place.inside / "s").write_text("#!/bin/sh\necho said\n")
     (place.inside / "s").chmod(0o755)
     assert place.shell("./t && ./s") == "said\n"
-
-
-def test_many_threads_read_while_one_writes(place: Place) -> None:
-    """Readers of one file see whole blocks of one writing or the other, never a mixture."""
-    path = place.inside / "f"
-    path.write_bytes(b"A" * 4096)
-    stop = threading.Event()
-    mixed: list[bytes] = []
-    reads = []
-
-    def read() -> None:
-        while not stop.is_set():
-            with opened(path, os.O_RDONLY) as file:
-                data = os.pread(file, 4096, 0)
-            reads.append(1)
-            if len(set(data)) > 1:
-                mixed.append(data)
-
-    readers = [threading.Thread(target=read) for _ in range(4)]
-    for reader in readers:
-        reader.start()
-    with opened(path, os.O_WRONLY) as file:
-        for number in range(200):
-            os.pwrite(file, bytes([65 + number % 26]) * 4096, 0)
-    until(lambda: len(reads) > 20, "twenty reads")
-    stop.set()
-    for reader in readers:
-        reader.join(PATIENCE)
-    assert mixed == []
 
 
 def test_the_python_of_these_tests_runs_on_the_view(place: Place) -> None:
