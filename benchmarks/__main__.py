@@ -6,11 +6,13 @@ import contextlib
 import fcntl
 import os
 import signal
+import site
 import stat
 import subprocess
 import sys
 import tempfile
 import time
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,7 +31,7 @@ _QUICK_SCALE, _QUICK_ROUNDS = 0.1, 2
 @click.command()
 @click.option("--only", metavar="WORDS", help="Lines whose name holds one of these words, separated by commas.")
 @click.option("--systems", default=",".join(_USUAL), show_default=True, help="The file systems to measure.")
-@click.option("--before", metavar="PYTHON", help="Measure the policyfs of another interpreter too, in the same rounds.")
+@click.option("--before", metavar="CHECKOUT", help="Measure the policyfs of another checkout too, in the same rounds.")
 @click.option("--rounds", type=click.IntRange(1), help="How often; the best counts. [default: 5]")
 @click.option("--quick", is_flag=True, help="A tenth of the data and two rounds: under a minute.")
 @click.option("--large", is_flag=True, help="Also a tree of 100,000 files and a source of 1,000,000.")
@@ -60,8 +62,8 @@ def main(
     \b
       scripts/bench --quick
       scripts/bench --only 'git status,rg' --rounds 5
-      POLICYFS_BENCH_PYTHON=/other/venv/bin/python scripts/bench    # measure another checkout
-      scripts/bench --before /other/venv/bin/python                 # measure both, side by side
+      scripts/bench --before ../other-checkout
+      POLICYFS_BENCH_PYTHON=/other/venv/bin/python scripts/bench    # measure another one in place of this
     """
     rounds = rounds or (_QUICK_ROUNDS if quick else 5)
     scale = scale or (_QUICK_SCALE if quick else 1.0)
@@ -78,7 +80,8 @@ def main(
         raise click.UsageError(f"no file system {', '.join(unknown)}; there are {', '.join(_USUAL)}")
     if before:
         names.append(BEFORE)
-    pythons = {POLICYFS: os.environ.get("POLICYFS_BENCH_PYTHON") or sys.executable, BEFORE: before or ""}
+        if not Path(before, "policyfs", "__init__.py").exists():
+            raise click.UsageError(f"--before {before}: no checkout of policyfs")
     # Either would end this process without its finally, and leave mounts.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
@@ -86,7 +89,7 @@ def main(
     rows: list[Row] = []
     whole = False
     try:
-        with _benched(place or _usual_place(), scale, names, pythons, watchdog, large) as (mounted, data, loops):
+        with _benched(place or _usual_place(), scale, names, before, watchdog, large) as (mounted, data, loops):
             bench = Bench(mounted, data, loops, rounds, watchdog, drops_caches, _say)
             for line in chosen:
                 begin = time.monotonic()
@@ -135,7 +138,7 @@ def _usual_place() -> Path:
 
 @contextlib.contextmanager
 def _benched(
-    place: Path, scale: float, names: list[str], pythons: dict[str, str], watchdog: float, large: bool
+    place: Path, scale: float, names: list[str], before: str | None, watchdog: float, large: bool
 ) -> Iterator[tuple[list[System], Data, str]]:
     """Data built, loops compiled, file systems mounted; everything ended however it goes."""
     # Data of different scales side by side: a quick run does not throw a full one's away.
@@ -153,6 +156,10 @@ def _benched(
         write_session(directory / "session.toml", data.sizes.repository_directories)
         loops = directory / "loops"
         subprocess.run(["gcc", "-O2", "-o", loops, Path(__file__).with_name("loops.c")], check=True)
+        pythons = {
+            POLICYFS: os.environ.get("POLICYFS_BENCH_PYTHON") or sys.executable,
+            BEFORE: _python_with(Path(before).resolve(), directory / "before") if before else "",
+        }
         # Unwinds every mount, also where one of them does not want to end.
         with contextlib.ExitStack() as mounts:
             systems: list[System] = []
@@ -165,6 +172,15 @@ def _benched(
                 system.remount()
                 systems.append(system)
             yield systems, data, str(loops)
+
+
+def _python_with(checkout: Path, place: Path) -> str:
+    """An interpreter with this one's packages, but for the policyfs of a checkout. PYTHONPATH would not do: it is
+    isolated, and starts its daemon by its own path."""
+    venv.create(place, clear=True, with_pip=False)
+    packages = place / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    (packages / "before.pth").write_text("\n".join([str(checkout), *site.getsitepackages()]) + "\n")
+    return str(place / "bin" / "python")
 
 
 main(prog_name="scripts/bench")

@@ -70,16 +70,17 @@ def print_table(rows: list[Row], systems: list[str], said: dict[str, Any]) -> No
         table.add_row(row.name, row.state, *cells, *ratios, style="bold" if against is not None and against > 1 else "")
     console = Console(width=None if os.isatty(1) else 140, highlight=False)
     console.print(table)
-    console.print("; ".join(f"{key} {value}" for key, value in said.items()))
+    console.print("; ".join(f"{key} {value}" for key, value in said.items()), soft_wrap=True)
     for row in rows:
         for system, fault in row.faults.items():
-            console.print(f"failed: {row.name} {row.state} on {system}: {fault}", markup=False)
+            console.print(f"failed: {row.name} {row.state} on {system}: {fault}", markup=False, soft_wrap=True)
 
 
 def markdown(rows: list[Row], said: dict[str, Any]) -> str:
     """Ratios only, for BENCHMARKS.md: seconds say more about the machine than about what is measured."""
-    lines = ["| line | | policyfs / native | policyfs / bindfs | bindfs / native |", "|---|---|---:|---:|---:|"]
-    lines += [f"| {row.name} | {row.state} | {' | '.join(_ratio(row.ratio(*pair)) for pair in _RATIOS)} |" for row in rows]
+    pairs = _RATIOS[:3]
+    lines = [f"| line | | {' | '.join(' / '.join(pair) for pair in pairs)} |", f"|---|---|{'---:|' * len(pairs)}"]
+    lines += [f"| {row.name} | {row.state} | {' | '.join(_ratio(row.ratio(*pair)) for pair in pairs)} |" for row in rows]
     return "\n".join([*lines, "", "; ".join(f"{key}: {value}" for key, value in said.items()) + "."])
 
 

@@ -15,6 +15,7 @@ from benchmarks.data import Sizes
 from benchmarks.lines import lines
 from benchmarks.measure import Row
 from benchmarks.systems import Failed, is_mounted, run, write_session
+from benchmarks.table import markdown
 from policyfs.host.load import PolicyOptions, session_of
 from tests.mount import harness
 
@@ -130,6 +131,19 @@ def test_rows_keep_the_best_and_give_no_ratio_of_what_failed() -> None:
     assert row.ratio("policyfs", "bindfs") is None
     row.faults["policyfs"] = "timed out"
     assert row.ratio("policyfs", "native") is None
+
+
+def test_the_table_for_the_page_has_ratios_only() -> None:
+    """BENCHMARKS.md gets no seconds, and every row as many cells as the head."""
+    row = Row("line", "warm", values={"native": [0.5], "bindfs": [4.0], "policyfs": [1.0]})
+    text = markdown([row], {"rounds": 1})
+    assert text.splitlines() == [
+        "| line | | policyfs / native | policyfs / bindfs | bindfs / native |",
+        "|---|---|---:|---:|---:|",
+        "| line | warm | 2.00 | 0.25 | 8.00 |",
+        "",
+        "rounds: 1.",
+    ]
 
 
 def test_line_names_are_different_and_tell_the_size() -> None:
