@@ -43,6 +43,7 @@ OPERATIONS: dict[str, tuple[set[str], set[str], set[str]]] = {
     "rmdir": (set(), set(), set()),
     "access": ({"mode"}, set(), set()),
     "chmod": ({"mode"}, set(), set()),
+    "chown": (set(), set(), set()),
     "utimens": (set(), set(), set()),
     "setxattr": ({"name", "value"}, set(), set()),
     "getxattr": ({"name"}, set(), {"value"}),
@@ -148,7 +149,8 @@ def levels(table: Json) -> None:
 
 @pytest.mark.parametrize("case", FS)
 def test_a_file_system_case_is_well_formed(case: Json) -> None:
-    fields(case, CASE | {"tree", "session", "operations"}, {"floors", "source_after"})
+    fields(case, CASE | {"tree", "session", "operations"}, {"floors", "source_after", "opens_nothing"})
+    assert case.get("opens_nothing", True) is True
     for path, found in case["tree"].items():
         absolute(path)
         assert len(OBJECT_KINDS & set(found)) == 1
