@@ -55,6 +55,7 @@ def command(
         options.absolute(),
         allow_case_folding,
         log_file,
+        named=os.fsdecode(places.absolute(source)),
     )
     if foreground:
         _become_daemon(request)

@@ -20,12 +20,11 @@ import trio
 from policyfs.host import mounts
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.harden import close_inherited, harden, raise_descriptor_limit
-from policyfs.host.load import NO_GRANT, policy_for
 from policyfs.mount import polling
 from policyfs.mount.operations import MOST_HANDLES, Operations
 from policyfs.mount.request import MountRequest, Ready
+from policyfs.opening import open_policy, root_of
 from policyfs.policy.paths import HostPath, display
-from policyfs.view.root import NoOpenat2, Root
 from policyfs.view.view import View
 
 log = logging.getLogger("policyfs.mount")
@@ -80,16 +79,7 @@ def view_of(request: MountRequest) -> tuple[View, list[str]]:
     """The view that a request asks for, and what a person should know of it. Raises `UserFault`."""
     source = HostPath(os.fsencode(request.source))
     shown = display(source)
-    try:
-        root = Root(source)
-    except NoOpenat2:
-        raise UserFault(
-            Exit.MACHINE,
-            "this kernel has no openat2(2), or something forbids it (Linux 5.6 or newer has it); policyfs cannot confine "
-            "itself to SOURCE without it and does not try",
-        ) from None
-    except OSError as error:
-        raise UserFault(Exit.PLACE, f"SOURCE {shown}: {error.strerror}; name a directory you can read") from None
+    root = root_of(source)
     folds = root.folds_case()
     if folds and not request.allow_case_folding:
         raise UserFault(
@@ -97,10 +87,7 @@ def view_of(request: MountRequest) -> tuple[View, list[str]]:
             f"SOURCE {shown} takes `Name` and `NAME` for one file, so a hidden name has many spellings; "
             "mount it with --allow-case-folding, and rules compare names without regard to case",
         )
-    policy = policy_for(source, request.options, fold_case=folds)
-    session = policy.session
-    if not session.grants and not session.read_roots and not session.write_roots:
-        raise UserFault(Exit.POLICY, NO_GRANT)
+    policy = open_policy(root, request.options)
     if policy.opens_nothing:
         raise UserFault(
             Exit.POLICY,
@@ -115,7 +102,9 @@ def view_of(request: MountRequest) -> tuple[View, list[str]]:
             "the view has passages, where unknown names answer EACCES; if pytest, black or uv stumble over that, set "
             '[passages] unknown = "missing" in the session file'
         )
-    return View(root, policy, at=HostPath(os.fsencode(request.appears_at or request.mountpoint))), warnings
+    named = source if request.named is None else HostPath(os.fsencode(request.named))
+    at = HostPath(os.fsencode(request.appears_at or request.mountpoint))
+    return View(root, policy, named=named, at=at), warnings
 
 
 def serve(request: MountRequest, answer_descriptor: int) -> None:

@@ -27,6 +27,8 @@ class MountRequest:
     """Where the daemon logs; None for standard error."""
     appears_at: str | None = None
     """Where the session sees the view, if not at `mountpoint`: what absolute links are read and rewritten for."""
+    named: str | None = None
+    """SOURCE as its owner calls it, where that is another name than its real path: absolute links may use it."""
 
     def dumps(self) -> bytes:
         """The request as one line of JSON."""

@@ -132,6 +132,11 @@ class Policy:
         told of its view (spec, "Access levels": `{{view}}`). Nothing hidden is among them."""
         return sorted((path, place.level) for path, place in self._visible_named())
 
+    @property
+    def denied_places(self) -> tuple[HostPath, ...]:
+        """The places of the host that the denylist names, whether the view holds them or not."""
+        return tuple(denied.path for denied in self._denied_places)
+
     def shown_outside(self, place: HostPath) -> bool:
         """Whether a link may show that it lands on this place outside SOURCE (DESIGN 5, "Links"): one that the session
         lists, and that the denylist does not name."""

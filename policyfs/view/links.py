@@ -82,11 +82,16 @@ class Links:
                 return base, parts[len(base_parts) :]
         return None, []
 
-    def _outside(self, text: bytes) -> Landing:
+    def _away(self, text: bytes) -> Landing | list[bytes]:
+        """Where a text leads that leaves SOURCE: what is to be walked where it comes back by its own words, else the
+        judgement on a landing outside."""
         try:
             place = host_path(text)
         except PathFault:
             return Landing.HIDDEN
+        base, rest = self._inside(place)
+        if base is not None:
+            return rest
         return Landing.OUTSIDE if self._policy().shown_outside(place) else Landing.HIDDEN
 
     def _walk(self, current: list[Name], text: bytes, *, through: ViewPath | None, follow_last: bool) -> ViewPath | Landing:
@@ -105,17 +110,30 @@ class Links:
         active: list[tuple[bytes, int]] = [] if through is None else [(through, 0)]
         looped = False
 
+        def from_top(rest: list[bytes]) -> None:
+            """Walk on from the root of the view."""
+            nonlocal missing_from
+            current.clear()
+            del places[1:]
+            missing_from = None
+            pending.extendleft(reversed(rest))
+
+        def leave(away: bytes) -> Landing | None:
+            """Go where a text leads that leaves the view, with all that is left to walk; an answer if it stays away."""
+            led = self._away(b"/".join((away, *pending)))
+            if isinstance(led, Landing):
+                return led
+            pending.clear()
+            from_top(led)
+            return None
+
         def enter(target: bytes) -> Landing | None:
             """Put what a link says before what is left to walk; an answer where it leaves the view."""
-            nonlocal missing_from
             if target.startswith(b"/"):
                 base, rest = self._inside(target)
                 if base is None:
-                    return self._outside(target + b"/" + b"/".join(pending))
-                current.clear()
-                del places[1:]
-                missing_from = None
-                pending.extendleft(reversed(rest))
+                    return leave(target)
+                from_top(rest)
             else:
                 pending.extendleft(reversed(target.split(b"/")))
             return None
@@ -132,7 +150,10 @@ class Links:
                 return Landing.HIDDEN
             if component == b"..":
                 if not current:
-                    return self._outside(self._where + b"/../" + b"/".join(pending))
+                    left = leave(self._where + b"/..")
+                    if left is not None:
+                        return left
+                    continue
                 current.pop()
                 places.pop()
                 if missing_from is not None and len(current) <= missing_from:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from policyfs.policy.paths import ROOT, HostPath, Name, ViewPath, child, compone
 from policyfs.policy.policy import Policy
 from policyfs.policy.refusals import Refusal
 from policyfs.view.attributes import Attributes, Identity, settable_mode, shown
+from policyfs.view.credentials import Credentials
 from policyfs.view.files import OpenFile
 from policyfs.view.links import Links
 from policyfs.view.refused import Refused
@@ -68,8 +69,12 @@ class View:
         self.root = root
         self.policy = policy
         self.links = Links(root, lambda: self.policy, named or root.source, at)
-        self.alias_of_credential: Callable[[os.stat_result], bool] | None = None
-        """Tells whether a file with several names is one that the denylist hides under another (see `credentials`)."""
+        self._credentials = Credentials(policy.denied_places)
+
+    def take(self, policy: Policy) -> None:
+        """Go by another policy from now on."""
+        self.policy = policy
+        self._credentials = Credentials(policy.denied_places)
 
     # -- where --------------------------------------------------------------------------------------------------------
 
@@ -468,7 +473,7 @@ class View:
         if stat.S_ISREG(mode):
             if location.place.standing is Standing.PASSAGE:
                 raise Refused(self._unseen(location), location.path)
-            if status.st_nlink > 1 and self.alias_of_credential is not None and self.alias_of_credential(status):
+            if status.st_nlink > 1 and self._credentials.holds(status):
                 raise Refused(self._unseen(location), location.path)
             return shown(location.place, status)
         if stat.S_ISDIR(mode):

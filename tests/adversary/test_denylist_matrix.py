@@ -276,7 +276,6 @@ def test_link_that_is_moved_is_judged_where_it_arrives(home: Home) -> None:
 # -- aliases -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, reason="aliases of credentials are not told by identity yet")
 @pytest.mark.parametrize("path", [f"{place}/secret" for place in DIRECTORIES] + list(FILES))
 def test_hard_link_of_a_credential_is_hidden(home: Home, path: str, tmp_path: Path) -> None:
     """A second name of a file in a built-in credential place is missing, wherever it stands and whenever it was made;
@@ -296,7 +295,6 @@ def test_hard_link_of_a_credential_is_hidden(home: Home, path: str, tmp_path: Pa
         os.unlink(home.behind / "project" / alias)
 
 
-@pytest.mark.xfail(strict=True, reason="aliases of credentials are not told by identity yet")
 def test_hard_link_of_a_new_credential_is_hidden(home: Home) -> None:
     """A credential that appears while the view is mounted is known by its other names too."""
     (home.behind / ".ssh" / "new").write_bytes(SECRET)
