@@ -422,6 +422,21 @@ def test_attributes_at_ro_are_read_and_not_changed(readable: Place) -> None:
 # -- objects that go away ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("way", ["unlink", "rename over"])
+def test_a_removed_file_that_is_still_referenced_can_be_opened(place: Place, opened: Opened, way: str) -> None:
+    """A file that somebody reached before its name went away (here by O_PATH, in a race between lookup and open) is opened
+    and looked at as on any file system."""
+    (place.inside / "f").write_text("content")
+    (place.inside / "g").write_text("other")
+    reached = opened(place.inside / "f", os.O_PATH)
+    if way == "unlink":
+        (place.inside / "f").unlink()
+    else:
+        (place.inside / "g").rename(place.inside / "f")
+    assert (os.fstat(reached).st_size, os.fstat(reached).st_nlink) == (7, 0)
+    assert os.read(opened(f"/proc/self/fd/{reached}", os.O_RDONLY), 100) == b"content"
+
+
 def test_an_open_file_lives_on_when_the_source_removes_it(place: Place, opened: Opened) -> None:
     """fstat, ftruncate, read, write, fchmod and futimens through a descriptor whose name went away behind the mount."""
     (place.behind / "f").write_text("content")
