@@ -62,9 +62,8 @@ class Drawn:
             "rmdir": lambda root: os.rmdir(root / one),
             "rename": lambda root: _rename(root / one, root / two, flags),
             "link": lambda root: os.link(root / one, root / two, follow_symlinks=False),
-            # Downwards, so that it lands in the tree wherever the link is moved to, and of one name, so that loops do not
-            # grow (test_link_through_itself_is_made).
-            "symlink": lambda root: os.symlink(two.partition("/")[0], root / one),
+            # Relative to the link and downwards, so that it lands in the tree wherever the link is moved to.
+            "symlink": lambda root: os.symlink(two, root / one),
             "readlink": lambda root: os.readlink(root / one),
             "fifo": lambda root: os.mkfifo(root / one, mode),
             "chmod": lambda root: os.chmod(root / one, mode),
