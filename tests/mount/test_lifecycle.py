@@ -187,6 +187,8 @@ def test_a_source_without_permission(ordinary_user: Person) -> None:
     ordinary_user.run("mkdir", "-m", "000", "closed")
     ordinary_user.run("mkdir", "closed-point")
     done = ordinary_user.policyfs("mount", "closed", "closed-point", "-g", "/=ro")
+    # Whoever is not root could not take the directory away.
+    ordinary_user.run("chmod", "700", "closed")
     assert_refused(done, PLACE, "SOURCE", "cannot be read")
 
 
