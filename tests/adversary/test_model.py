@@ -37,11 +37,14 @@ granted = st.lists(st.sampled_from(["a", "b", "c"]), max_size=3).map(tuple)
 policies = st.builds(
     # Often everything is open but for a few paths: a policy that opens little has little that can go wrong.
     lambda base, some: {**base, **some},
-    st.sampled_from([{}, {(): "ro"}, {(): "stage"}, {(): "stage"}]),
+    st.sampled_from([{}, {(): "ro"}, *[{(): "stage"}] * 4]),
     st.dictionaries(granted, st.sampled_from([*LEVELS, "ro", "stage", "stage"]), min_size=1, max_size=4),
 )
 
 Path_ = tuple[str, ...]
+
+aims = st.none() | st.integers(0, 1000) | st.integers(0, 1000)
+"""Where a rule means something that is there, most of the time, rather than any path: the number picks it."""
 
 
 class Refusal(Exception):
@@ -239,6 +242,11 @@ class ViewBesideModel(RuleBasedStateMachine):
             expected = answer_of(act, self.model.tree)
         assert answer_of(act, self.view) == expected
 
+    def aimed(self, path: Path_, aim: int | None) -> Path_:
+        """Something that is in the tree, hidden or not; the path itself where there is no aim."""
+        there = sorted(tree_of(self.model.tree))
+        return path if aim is None or not there else tuple(there[aim % len(there)].split("/"))
+
     # -- looking --
 
     @rule(path=paths)
@@ -276,9 +284,10 @@ class ViewBesideModel(RuleBasedStateMachine):
 
         self.both(permitted, act)
 
-    @rule(path=paths)
-    def reading(self, path: Path_) -> None:
+    @rule(path=paths, aim=aims)
+    def reading(self, path: Path_, aim: int | None) -> None:
         """The bytes of a file."""
+        path = self.aimed(path, aim)
 
         def permitted() -> None:
             if self.model.find(path) and not self.model.visible(path):
@@ -288,9 +297,10 @@ class ViewBesideModel(RuleBasedStateMachine):
 
     # -- changing --
 
-    @rule(path=paths, flags=st.sampled_from([0, os.O_TRUNC, os.O_APPEND]), data=st.binary(max_size=20))
-    def writing(self, path: Path_, flags: int, data: bytes) -> None:
+    @rule(path=paths, aim=aims, flags=st.sampled_from([0, os.O_TRUNC, os.O_APPEND]), data=st.binary(max_size=20))
+    def writing(self, path: Path_, aim: int | None, flags: int, data: bytes) -> None:
         """Write to a file that is there."""
+        path = self.aimed(path, aim)
 
         def permitted() -> None:
             if not self.model.find(path):
@@ -298,9 +308,10 @@ class ViewBesideModel(RuleBasedStateMachine):
 
         self.both(permitted, lambda root: write(root.joinpath(*path), flags, data))
 
-    @rule(path=paths, mode=st.sampled_from([0o600, 0o755, 0o700]))
-    def mode(self, path: Path_, mode: int) -> None:
+    @rule(path=paths, aim=aims, mode=st.sampled_from([0o600, 0o755, 0o700]))
+    def mode(self, path: Path_, mode: int, aim: int | None) -> None:
         """chmod(2)."""
+        path = self.aimed(path, aim)
 
         def permitted() -> None:
             self.model.find(path)
@@ -327,9 +338,10 @@ class ViewBesideModel(RuleBasedStateMachine):
         """mkdir(2)."""
         self.both(lambda: self.free_to_make(path), lambda root: os.mkdir(root.joinpath(*path)))
 
-    @rule(path=paths)
-    def unlink(self, path: Path_) -> None:
+    @rule(path=paths, aim=aims)
+    def unlink(self, path: Path_, aim: int | None) -> None:
         """unlink(2)."""
+        path = self.aimed(path, aim)
 
         def permitted() -> None:
             if not self.model.find(path):
@@ -337,9 +349,10 @@ class ViewBesideModel(RuleBasedStateMachine):
 
         self.both(permitted, lambda root: os.unlink(root.joinpath(*path)))
 
-    @rule(path=paths)
-    def remove_directory(self, path: Path_) -> None:
+    @rule(path=paths, aim=aims)
+    def remove_directory(self, path: Path_, aim: int | None) -> None:
         """rmdir(2): ENOTEMPTY while anything is in it, hidden or not."""
+        path = self.aimed(path, aim)
 
         def permitted() -> None:
             if self.model.find(path):
@@ -347,9 +360,10 @@ class ViewBesideModel(RuleBasedStateMachine):
 
         self.both(permitted, lambda root: os.rmdir(root.joinpath(*path)))
 
-    @rule(old=paths, new=paths)
-    def link(self, old: Path_, new: Path_) -> None:
+    @rule(old=paths, new=paths, aim=aims)
+    def link(self, old: Path_, new: Path_, aim: int | None) -> None:
         """link(2)."""
+        old = self.aimed(old, aim)
         model = self.model
 
         def permitted() -> None:
@@ -368,10 +382,11 @@ class ViewBesideModel(RuleBasedStateMachine):
 
         self.both(permitted, lambda root: os.link(root.joinpath(*old), root.joinpath(*new)))
 
-    @rule(old=paths, new=paths, flags=st.sampled_from([0, 0, 1, 2]))
-    def rename(self, old: Path_, new: Path_, flags: int) -> None:
+    @rule(old=paths, new=paths, aim=aims, onto=aims, flags=st.sampled_from([0, 0, 1, 2]))
+    def rename(self, old: Path_, new: Path_, aim: int | None, onto: int | None, flags: int) -> None:
         """renameat2(2). What the kernel refuses by what is there comes before what the policy refuses."""
         model = self.model
+        old, new = self.aimed(old, aim), self.aimed(new, onto if flags == 2 else None)
 
         def permitted() -> None:
             model.walk(old)
@@ -384,10 +399,10 @@ class ViewBesideModel(RuleBasedStateMachine):
                 return
             if not replaces and flags == 2:
                 raise model.unseen(new)
-            directory, onto = model.at(old).is_dir(), replaces and model.at(new).is_dir()
+            directory, replaced_directory = model.at(old).is_dir(), replaces and model.at(new).is_dir()
             nested = new[: len(old)] == old or old[: len(new)] == new
             same = replaces and model.at(old).samefile(model.at(new))
-            if nested or same or (replaces and flags != 2 and directory != onto):
+            if nested or same or (replaces and flags != 2 and directory != replaced_directory):
                 return
             model.remove(old, directory=False)
             model.make(new)
@@ -398,7 +413,7 @@ class ViewBesideModel(RuleBasedStateMachine):
                 model.crosses("EXDEV", old, new)
             model.move(old, new, directory=directory)
             if flags == 2:
-                model.move(new, old, directory=onto)
+                model.move(new, old, directory=replaced_directory)
 
         self.both(permitted, lambda root: rename(root.joinpath(*old), root.joinpath(*new), flags))
 
