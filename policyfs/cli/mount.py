@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
@@ -61,7 +62,9 @@ def command(
         _become_daemon(request)
     else:
         ready = start_daemon(request)
-        os.statvfs(point)
+        # An error is an answer too, of a source that does not tell how full it is, say.
+        with contextlib.suppress(OSError):
+            os.statvfs(point)
         print_ready(ready, mountpoint)
 
 

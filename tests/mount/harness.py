@@ -50,6 +50,10 @@ DEADLINE = 60.0
 PATIENCE = 15.0
 """Seconds to wait for what takes milliseconds, on a machine that has much else to do."""
 
+LEAK_PATIENCE = 5.0
+"""Seconds until a descriptor that the daemon holds more than at the start is a leak: it keeps what was removed for a
+moment (operations.HOLD_SECONDS, at worst twice)."""
+
 _ERRNO_NAMES = {**errno.errorcode, errno.EOPNOTSUPP: "EOPNOTSUPP"}
 """By the names that errno(3) leads with: Python has ENOTSUP for this one."""
 
@@ -432,16 +436,30 @@ def mounted(
                 os.chown(place, person.uid, person.uid)
         log = directory / "daemon.log"
         program = _sabotaged(sabotage) if sabotage else PROGRAM
-        done = person.run(*program, "mount", source, point, *words, *options, "--log", log)
-        assert done.returncode == 0, f"policyfs mount gave {done.returncode}: {done.stderr}{_text_of(log)}"
-        # A request is answered only after the daemon has logged who it is.
-        told_of = _SERVING.search(log.read_text())
-        assert told_of, f"the daemon's log does not say that it serves:\n{_text_of(log)}"
-        view = Mounted(source, point, person, int(told_of[1]), log, done.stdout, done.stderr)
-        if sabotage:
-            assert sabotage.encode() in Path(f"/proc/{view.process}/cmdline").read_bytes(), "the daemon is not sabotaged"
+        with _taken_away_on_failure(person, point):
+            done = person.run(*program, "mount", source, point, *words, *options, "--log", log)
+            assert done.returncode == 0, f"policyfs mount gave {done.returncode}: {done.stderr}{_text_of(log)}"
+            # A request is answered only after the daemon has logged who it is.
+            told_of = _SERVING.search(log.read_text())
+            assert told_of, f"the daemon's log does not say that it serves:\n{_text_of(log)}"
+            process = int(told_of[1])
+            if sabotage:
+                assert sabotage.encode() in Path(f"/proc/{process}/cmdline").read_bytes(), "the daemon is not sabotaged"
+        view = Mounted(source, point, person, process, log, done.stdout, done.stderr)
         with overseen(view, deadline):
             yield view
+
+
+@contextlib.contextmanager
+def _taken_away_on_failure(person: Person, point: Path) -> Iterator[None]:
+    """A command that fails and has mounted all the same leaves nothing behind."""
+    before = person.mount_at(point)
+    try:
+        yield
+    except BaseException:
+        if before is None and person.mount_at(point) is not None:
+            person.unmount(point, lazily=True)
+        raise
 
 
 @contextlib.contextmanager
@@ -540,7 +558,7 @@ def _look_over(view: Mounted, before: Counter[str] | None) -> None:
                 # How many, not which: a source that was moved meanwhile has another name.
                 return after - before if after.total() > before.total() else Counter()
 
-            end = time.monotonic() + 1
+            end = time.monotonic() + LEAK_PATIENCE
             while leaked() and time.monotonic() < end:
                 time.sleep(0.005)
             assert not leaked(), f"the daemon leaks descriptors: {dict(leaked())}"

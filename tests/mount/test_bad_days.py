@@ -366,7 +366,6 @@ def test_errors_of_the_source_reach_whoever_asked(source: Path) -> None:
         assert {"good", "bad-read", "bad-write", "bad-listing"} <= set(os.listdir(view.point))
 
 
-@pytest.mark.xfail(strict=True, reason="the daemon dies of a source that has no statfs")
 def test_a_source_that_does_not_tell_its_type(source: Path) -> None:
     """A file system without statfs is mounted all the same; only statfs of the view has no answer."""
     harness.require_fuse()
