@@ -16,9 +16,7 @@ from dataclasses import dataclass, field
 
 from policyfs.policy.paths import HostPath, below
 
-NAMESPACES = (
-    b"--unshare-all", b"--unshare-user", b"--disable-userns", b"--new-session", b"--die-with-parent", b"--cap-drop", b"ALL",
-)  # fmt: skip
+NAMESPACES = (b"--unshare-all", b"--unshare-user", b"--disable-userns", b"--new-session", b"--cap-drop", b"ALL")
 """Own user, mount, pid, ipc, uts and cgroup namespaces; the network's too, unless it is given back. No second user
 namespace in which capabilities could be had again. bubblewrap sets no_new_privs itself."""
 
@@ -75,6 +73,7 @@ def arguments(sandbox: Sandbox, files: Mapping[HostPath, int]) -> list[bytes]:
     """bubblewrap's arguments up to the command. `files` are small files of our making, as descriptors to read from."""
     return [
         *NAMESPACES,
+        b"--die-with-parent",
         *([b"--share-net"] if sandbox.network else []),
         *_system(sandbox),
         *_files(sandbox, files),

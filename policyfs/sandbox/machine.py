@@ -178,9 +178,9 @@ class Probe:
         )
 
     def end(self) -> None:
-        """Make an end of it, whatever became of it."""
-        if self._process.poll() is None:
-            self._process.kill()
+        """Wait for it, whatever came between. It is never killed: bubblewrap's first process waits for its parent in a
+        way that does not end with the parent, and would be left behind."""
+        if self._process.returncode is None:
             self._process.communicate()
 
 

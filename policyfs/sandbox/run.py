@@ -25,7 +25,7 @@ from policyfs.sandbox.daemon import Daemon
 from policyfs.sandbox.environment import EnvironmentFault, environment
 from policyfs.sandbox.keeper import Keeper, RunDirectory
 from policyfs.sandbox.layout import Place, Sandbox
-from policyfs.sandbox.signals import EndedBySignal, end_on_signals, forward_signals, ignore_signals
+from policyfs.sandbox.signals import EndedBySignal, Ending, forward_signals, ignore_signals
 from policyfs.sandbox.streams import RefusedStream, Streams
 
 
@@ -56,14 +56,13 @@ class _Added:
 def run(wanted: Wanted, tell: Callable[[str], None]) -> int:
     """Run a command in a view; its exit status. `tell` says to the person what they should know. Raises `UserFault` where
     nothing was run."""
-    end_on_signals()
     try:
-        return _run(wanted, tell)
+        return _run(wanted, tell, Ending())
     except EndedBySignal as ended:
         return 128 + ended.number
 
 
-def _run(wanted: Wanted, tell: Callable[[str], None]) -> int:
+def _run(wanted: Wanted, tell: Callable[[str], None], ending: Ending) -> int:
     source = source_of(wanted.source)
     unfit = admission.unfit_source(source)
     if unfit is not None:
@@ -79,6 +78,7 @@ def _run(wanted: Wanted, tell: Callable[[str], None]) -> int:
         directory.remove()
         raise
     try:
+        ending.from_now_on()
         daemon.ask(
             MountRequest(
                 os.fsdecode(source),
@@ -93,9 +93,9 @@ def _run(wanted: Wanted, tell: Callable[[str], None]) -> int:
         try:
             streams = _streams()
             sandbox, files = _sandbox(wanted, source, directory)
+            probe.require()
             ready = daemon.ready()
             sandbox = dataclasses.replace(sandbox, directory=_directory(wanted, source, directory.view))
-            probe.require()
         finally:
             probe.end()
         for warning in ready.warnings:
@@ -191,7 +191,7 @@ class _Started:
             first = os.pidfd_open(self._init)
         except ProcessLookupError:
             first = None
-        forward_signals(self._init)
+        too_early = forward_signals(self._init)
         try:
             streams.started()
             streams.pass_on_until(self._pidfd)
@@ -202,6 +202,8 @@ class _Started:
         finally:
             streams.give_back()
         status = self._process.wait()
+        if too_early:
+            return 128 + too_early[0]
         if b"exit-code" not in self._status.read() and status >= 0 and not _was_killed(status):
             raise self._not_made()
         return status if status >= 0 else 128 - status
@@ -255,21 +257,19 @@ def _sandbox(wanted: Wanted, source: HostPath, directory: RunDirectory) -> tuple
         reason = admission.refused(each.place.path, facts, writable=each.place.writable)
         if reason is not None:
             faults.append(f"{each.option} {display(each.named)}: {reason}")
+    if faults:
+        raise UserFault(Exit.PLACE, *faults)
     user_home = places.home()
     taken = [source, *real_added, *machine.SYSTEM, *admission.KERNEL]
     kept = next((each for each in added if each.option == "--home"), None)
     home = kept.place.path if kept is not None else layout.private_home(user_home, taken)
     if home is None:
-        faults.append("no place is left for an empty home; name one with --home DIR")
-        home = user_home
+        raise UserFault(Exit.PLACE, "no place is left for an empty home; name one with --home DIR")
     account = machine.account(home)
-    inside: dict[bytes, bytes] = {}
     try:
         inside = environment(os.environb, wanted.environment, home, account.name, account.shell)
     except EnvironmentFault as fault:
-        faults.append(str(fault))
-    if faults:
-        raise UserFault(Exit.PLACE, *faults)
+        raise UserFault(Exit.USAGE, str(fault)) from None
     if kept is not None:
         _make_home(kept)
     named = {places.absolute(wanted.source): source, **{each.named: each.place.path for each in added}}

@@ -24,23 +24,38 @@ class EndedBySignal(Exception):
         super().__init__(signal.Signals(number).name)
 
 
-def end_on_signals() -> None:
-    """From now on a signal raises `EndedBySignal`, so that what was begun is cleared away."""
+class Ending:
+    """What a signal does while there is no command yet: it raises `EndedBySignal`, so that what was begun is cleared
+    away. Until `from_now_on` it is only noted, since there is nobody yet to clear away."""
 
-    def end(number: int, _frame: FrameType | None) -> None:
-        raise EndedBySignal(number)
+    def __init__(self) -> None:
+        self._noted: int | None = None
+        self._raises = False
+        _handle(self._end)
 
-    _handle(end)
+    def from_now_on(self) -> None:
+        """Raise, at once where a signal has come already."""
+        self._raises = True
+        if self._noted is not None:
+            raise EndedBySignal(self._noted)
+
+    def _end(self, number: int, _frame: FrameType | None) -> None:
+        self._noted = number
+        if self._raises:
+            raise EndedBySignal(number)
 
 
-def forward_signals(init: int) -> None:
-    """From now on a signal goes to the command. `init` is the first process of its pid namespace, by our numbering."""
+def forward_signals(init: int) -> list[int]:
+    """From now on a signal goes to the command. `init` is the first process of its pid namespace, by our numbering.
+    Gives the list of the signals that ended the sandbox before there was a command, which is filled as they come."""
+    too_early: list[int] = []
 
     def forward(number: int, _frame: FrameType | None) -> None:
         command = first_child(init)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if command is None:
                 # Not there yet: it is not to come, and bubblewrap ends with its first process.
+                too_early.append(number)
                 os.kill(init, signal.SIGKILL)
             elif number in _TO_ITS_GROUP:
                 os.killpg(os.getpgid(command), number)
@@ -48,6 +63,7 @@ def forward_signals(init: int) -> None:
                 os.kill(command, number)
 
     _handle(forward)
+    return too_early
 
 
 def ignore_signals() -> None:

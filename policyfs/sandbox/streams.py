@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import stat
 from dataclasses import dataclass, field
 from enum import Enum
@@ -113,6 +114,7 @@ class Streams:
         self._flows: list[_Flow] = []
         self._own: list[int] = []
         """Those of them that are ours to close once the command has them."""
+        self._woken = -1
         self._for_terminals([standard for standard in range(3) if kinds[standard] is Treatment.TERMINAL])
         if kinds[0] is Treatment.PIPE:
             read, write = os.pipe()
@@ -155,6 +157,12 @@ class Streams:
         for descriptor in self._own:
             os.close(descriptor)
         self._own = []
+        # Python runs a handler between two of its own steps. A signal just before `poll` would wait for whatever ends
+        # that; the interpreter's own C handler writes here at once.
+        self._woken, waking = os.pipe()
+        for descriptor in (self._woken, waking):
+            os.set_blocking(descriptor, False)
+        signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
         if self.terminal is not None:
             self.terminal.follow()
 
@@ -184,6 +192,7 @@ class Streams:
     def _turn(self, seconds: float | None, ended: int | None) -> bool:
         """Wait for something to copy, and copy it. True where `ended` has, or where nothing came in time."""
         waiting = select.poll()
+        waiting.register(self._woken, select.POLLIN)
         if ended is not None:
             waiting.register(ended, select.POLLIN)
         readers = {flow.source: flow for flow in self._flows if not flow.source_ended and len(flow.held) < _CHUNK}
@@ -192,6 +201,8 @@ class Streams:
             wanted = (select.POLLIN if descriptor in readers else 0) | (select.POLLOUT if descriptor in writers else 0)
             waiting.register(descriptor, wanted)
         happened = dict(waiting.poll(None if seconds is None else seconds * 1000))
+        if self._woken in happened:
+            os.read(self._woken, _CHUNK)
         for descriptor, events in happened.items():
             if descriptor in readers and events & (select.POLLIN | select.POLLHUP | select.POLLERR):
                 readers[descriptor].read()

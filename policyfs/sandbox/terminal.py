@@ -26,7 +26,11 @@ class Terminal:
         self._has_keyboard = has_keyboard
         self._settings = termios.tcgetattr(outer)
         self._is_raw = False
-        termios.tcsetattr(self.slave, termios.TCSANOW, self._settings)
+        settings = termios.tcgetattr(outer)
+        if not has_keyboard:
+            # The person's terminal stays as it is, and ends lines itself.
+            settings[1] &= ~termios.OPOST
+        termios.tcsetattr(self.slave, termios.TCSANOW, settings)
         self.resize()
 
     def resize(self) -> None:

@@ -1,0 +1,294 @@
+"""`policyfs run` at a terminal: a person at the keyboard, played through a pseudo-terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import subprocess
+import termios
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.mount.harness import PATIENCE, absent, until
+from tests.sandbox.runs import PYTHON, Ground
+
+CTRL_C, CTRL_D, CTRL_Z, ESCAPE = "\x03", "\x04", "\x1a", "\x1b"
+
+
+@dataclass
+class Person:
+    """Somebody who types and reads."""
+
+    keyboard: int
+    run: subprocess.Popen[bytes]
+    terminal: int
+    """The other end, held open so that its settings can be looked at."""
+    seen: str = ""
+    _read: int = field(default=0)
+
+    def types(self, text: str) -> None:
+        """Press keys."""
+        os.write(self.keyboard, text.encode())
+
+    def sees(self, pattern: str) -> re.Match[str]:
+        """Wait until this shows up after what was seen last."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            found = re.compile(pattern).search(self.seen, self._read)
+            if found is not None:
+                self._read = found.end()
+                return found
+            if not select.select([self.keyboard], [], [], max(0, end - time.monotonic()))[0]:
+                pytest.fail(f"waited in vain for {pattern!r} in {self.seen[self._read :]!r}")
+            try:
+                part = os.read(self.keyboard, 4096)
+            except OSError:
+                part = b""
+            if not part:
+                pytest.fail(f"it ended without {pattern!r}, after {self.seen[self._read :]!r}")
+            self.seen += part.decode(errors="replace")
+
+    def ended(self) -> int:
+        """Wait for the end of the run, reading on, and give its exit status."""
+        end = time.monotonic() + PATIENCE
+        while self.run.poll() is None:
+            if time.monotonic() > end:
+                pytest.fail(f"it did not end; last {self.seen[self._read :]!r}")
+            if select.select([self.keyboard], [], [], 0.02)[0]:
+                with contextlib.suppress(OSError):
+                    self.seen += os.read(self.keyboard, 4096).decode(errors="replace")
+        return self.run.returncode
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether the terminal passes every key on."""
+        return not termios.tcgetattr(self.terminal)[3] & termios.ISIG
+
+
+@contextlib.contextmanager
+def at_terminal(
+    tree: Ground, *command: str, options: tuple[str, ...] = (), standards: tuple[bool, bool, bool] = (True, True, True)
+) -> Iterator[Person]:
+    """A run whose standard descriptors (those that are asked for) and controlling terminal are a person's."""
+    keyboard, terminal = pty.openpty()
+    termios.tcsetwinsize(keyboard, (30, 100))
+
+    def own_terminal() -> None:
+        os.setsid()
+        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
+    given = [terminal if is_terminal else subprocess.PIPE for is_terminal in standards]
+    run = tree.person.popen(
+        *tree.words(*command, options=("--env", "PS1=ready> ", *options)),
+        cwd=tree.source,
+        stdin=given[0],
+        stdout=given[1],
+        stderr=given[2],
+        preexec_fn=own_terminal,
+    )
+    tree.started.append(run)
+    try:
+        yield Person(keyboard, run, terminal)
+    finally:
+        if run.poll() is None:
+            run.kill()
+        run.communicate()
+        tree.started.remove(run)
+        for descriptor in (keyboard, terminal):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+
+def test_an_interactive_shell(tree: Ground) -> None:
+    """A shell prompts, runs what is typed, and gives its exit status; the terminal is as it was afterwards."""
+    with at_terminal(tree, "sh") as person:
+        before = termios.tcgetattr(person.terminal)
+        person.sees("ready> ")
+        assert person.is_raw
+        person.types("cat open.txt hidden.txt; echo is-$((40 + 2))\n")
+        person.sees("open\r\n(?s:.*)No such file(?s:.*)is-42")
+        person.sees("ready> ")
+        person.types("exit 9\n")
+        assert person.ended() == 9
+        assert termios.tcgetattr(person.terminal) == before
+
+
+def test_job_control(tree: Ground) -> None:
+    """Ctrl-Z suspends a job of the shell, fg goes on with it, Ctrl-C ends it and leaves the shell, Ctrl-D leaves."""
+    with at_terminal(tree, "bash", "--norc", "-i") as person:
+        person.sees("ready> ")
+        assert "job control" not in person.seen
+        person.types("sleep 1000\n")
+        person.sees("sleep 1000\r\n")
+        until(lambda: _foreground_of(person) == "sleep", "sleep to be in the foreground")
+        person.types(CTRL_Z)
+        person.sees("Stopped")
+        person.types("jobs\n")
+        person.sees(r"\[1\]\+\s+Stopped\s+sleep 1000")
+        person.types("fg\n")
+        person.sees("sleep 1000\r\n")
+        until(lambda: _foreground_of(person) == "sleep", "sleep to be in the foreground again")
+        person.types(CTRL_C)
+        person.sees("ready> ")
+        person.types("echo still-$?\n")
+        person.sees("still-130")
+        person.sees("ready> ")
+        person.types(CTRL_D)
+        assert person.ended() == 0
+
+
+def _foreground_of(person: Person) -> str | None:
+    """The name of the process in the foreground of the command's own terminal."""
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat") as file:
+                before, _, after = file.read().rpartition(") ")
+            if "sleep" in before and after.split()[0] == "S" and after.split()[2] == after.split()[5]:
+                with open(f"/proc/{name}/environ") as file:
+                    return "sleep" if "PS1=ready> " in file.read() else None
+        except OSError:
+            continue
+    return None
+
+
+def test_ctrl_c_is_the_commands(tree: Ground) -> None:
+    """Ctrl-C raises KeyboardInterrupt in a Python that handles it: neither bubblewrap nor run end by it."""
+    script = """
+import time
+try:
+    print("ready", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+    with at_terminal(tree, PYTHON, "-c", script) as person:
+        person.sees("ready")
+        person.types(CTRL_C)
+        person.sees("interrupted")
+        assert person.ended() == 0
+
+
+def test_ctrl_c_ends_a_command_that_does_not_handle_it(tree: Ground) -> None:
+    """It ends by SIGINT, and run with 130."""
+    with at_terminal(tree, "sh", "-c", "echo ready; exec sleep 60") as person:
+        person.sees("ready")
+        person.types(CTRL_C)
+        assert person.ended() == 130
+
+
+def test_ctrl_z_does_not_hang_a_command_without_a_shell(tree: Ground) -> None:
+    """Nobody inside could wake it, so it is not suspended and goes on."""
+    with at_terminal(tree, "sh", "-c", "echo ready; read line; echo got-$line") as person:
+        person.sees("ready")
+        person.types(CTRL_Z)
+        person.types("x\n")
+        person.sees("got-")
+        assert person.ended() == 0
+
+
+def test_the_window_size_follows(tree: Ground) -> None:
+    """The command's terminal has the size of the person's, from the start and when it changes."""
+    script = "stty size; trap 'stty size; exit' WINCH; echo ready; while :; do sleep 0.05; done"
+    with at_terminal(tree, "sh", "-c", script) as person:
+        person.sees("30 100")
+        person.sees("ready")
+        termios.tcsetwinsize(person.keyboard, (41, 123))
+        person.sees("41 123")
+        assert person.ended() == 0
+
+
+def test_a_full_screen_editor(tree: Ground) -> None:
+    """vim edits and writes a file of the view, which arrives in the source."""
+    if shutil.which("vim") is None:
+        absent("no vim here")
+    with at_terminal(tree, "vim", "-u", "NONE", "work/a.txt", options=("--env", "TERM=xterm")) as person:
+        person.sees("a.txt")
+        person.types("itext of the person " + ESCAPE)
+        person.sees("person")
+        person.types(":wq\r")
+        assert person.ended() == 0
+    assert (tree.source / "work/a.txt").read_text() == "text of the person a\n"
+
+
+def test_the_persons_terminal_is_not_among_the_descriptors(tree: Ground) -> None:
+    """Whichever descriptors are a terminal, the command has another one there, and cannot type into the person's."""
+    script = """
+import fcntl, os, sys, termios
+devices = []
+for standard in range(3):
+    if os.isatty(standard):
+        devices.append(os.fstat(standard).st_rdev)
+        try:
+            for byte in b"typed-by-the-command\\n":
+                fcntl.ioctl(standard, termios.TIOCSTI, bytes([byte]))
+        except OSError:
+            pass
+os.write(2 if os.isatty(2) else 1, b"devices" + repr(devices).encode() + b"end\\n")
+"""
+    for standards in ((True, True, True), (False, True, True), (True, False, True), (False, True, False)):
+        with at_terminal(tree, PYTHON, "-c", script, standards=standards) as person:
+            device = os.fstat(person.terminal).st_rdev
+            devices = person.sees(r"devices\[([0-9, ]*)\]end")[1].split(", ")
+            assert len(devices) == sum(standards)
+            assert str(device) not in devices
+            assert person.ended() == 0
+            # What was typed would now wait at the person's terminal for whoever reads next: the shell.
+            assert _waiting_at(person.terminal) == b""
+
+
+def _waiting_at(terminal: int) -> bytes:
+    os.set_blocking(terminal, False)
+    try:
+        return os.read(terminal, 1000)
+    except BlockingIOError:
+        return b""
+
+
+def test_stopping_run_itself_gives_the_terminal_back(one_tree: Ground) -> None:
+    """SIGTSTP to run sets the terminal as it was while it is stopped; SIGCONT takes it again."""
+    with at_terminal(one_tree, "sh", "-c", "echo ready; read line; echo got-$line") as person:
+        person.sees("ready")
+        until(lambda: person.is_raw, "the terminal to pass keys on")
+        person.run.send_signal(signal.SIGTSTP)
+        until(lambda: not person.is_raw, "the terminal to be given back")
+        until(lambda: _state_of(person.run.pid) == "T", "run to be stopped")
+        person.run.send_signal(signal.SIGCONT)
+        until(lambda: person.is_raw, "the terminal to be taken again")
+        person.types("x\n")
+        person.sees("got-x")
+        assert person.ended() == 0
+
+
+def _state_of(process: int) -> str:
+    with open(f"/proc/{process}/stat") as file:
+        return file.read().rpartition(") ")[2].split()[0]
+
+
+def test_a_closed_window_ends_everything(tree: Ground) -> None:
+    """When the person's terminal goes away the command gets SIGHUP, and nothing is left."""
+    with at_terminal(tree, "sh", "-c", "echo ready; while :; do sleep 0.05; done") as person:
+        person.sees("ready")
+        os.close(person.terminal)
+        os.close(person.keyboard)
+        assert person.run.wait(PATIENCE) == 128 + signal.SIGHUP
+    until(lambda: not tree.leftovers(), "everything to be cleared away")
+
+
+def test_a_pipe_into_a_command_at_a_terminal(one_tree: Ground) -> None:
+    """Input from a pipe, output to the terminal: Ctrl-C at the person's terminal reaches the command."""
+    with at_terminal(one_tree, "sh", "-c", "read line; echo got-$line; sleep 60", standards=(False, True, True)) as person:
+        assert person.run.stdin is not None
+        person.run.stdin.write(b"x\n")
+        person.run.stdin.flush()
+        person.sees("^got-x\r\n")
+        person.types(CTRL_C)
+        assert person.ended() == 130
