@@ -1,0 +1,139 @@
+"""What happens in a mount, told to its journal without a handler ever waiting for it.
+
+Theory. A handler only notes what it did: a tuple on a list, in about a microsecond. A task gathers for a moment and hands
+what has come to a thread, which makes lines of it and writes them (`host/journal_file.py`). What is noted is bounded by its
+size: where the disk is slower than the session, what does not fit is counted, and the journal tells how much is missing.
+
+The same refusal for the same process again and again is noted once and counted, for as long as one gathering lasts: from
+`GATHER` when nothing was going on to `GATHER_MOST` while something goes on all the time.
+
+The name of a process is looked up as soon as the task runs, since many that are refused end at once; it is read in the
+thread and is a best effort. All but `lost` and `written` belong to the thread that runs trio.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+
+import trio
+
+from policyfs.host.journal_file import JournalFile
+from policyfs.host.journal_lines import Deed, Event, Item
+from policyfs.host.processes import Commands
+
+log = logging.getLogger("policyfs.mount")
+
+GATHER = 0.2
+"""Seconds for which entries gather before they are written, when none came for a while."""
+GATHER_MOST = 1.0
+"""The same while they keep coming."""
+
+MOST_WAITING = 16 * 1024 * 1024
+"""Bytes that may wait to be written, about: 40,000 entries with paths of a hundred bytes."""
+_WEIGHT = 300
+"""Bytes that an entry takes besides its path: two tuples, two numbers, a place on the list and one in the table."""
+
+PATIENCE = 5.0
+"""Seconds that the end of a mount waits for a disk that does not answer."""
+
+
+class Journal:
+    """The journal of one mount. No method but `run` waits, and none raises."""
+
+    def __init__(self, path: os.PathLike[str], session: str, *, most_bytes: int = 16 * 1024 * 1024, kept: int = 4) -> None:
+        """Nothing is opened before the first entry is written. A file that grows beyond `most_bytes` is set aside, and of
+        those set aside the last `kept` are kept."""
+        self._file = JournalFile(path, session, most_bytes=most_bytes, kept=kept)
+        self._commands = Commands()
+        self._waiting: list[tuple[int, Deed | Event]] = []
+        self._times: dict[Deed, int] = {}
+        self._weight = 0
+        self._dropped = 0
+        self._news = trio.Event()
+        self._asleep = False
+
+    @property
+    def lost(self) -> int:
+        """How many entries could not be written, each time of a repeated one counted."""
+        return self._dropped + self._file.lost
+
+    @property
+    def written(self) -> int:
+        """How many entries were written, a repeated one counted once."""
+        return self._file.written
+
+    def refusal(self, operation: str, path: bytes, level: str, refusal: str, rule: str, pid: int) -> None:
+        """The policy refused an operation."""
+        deed = ("refusal", operation, path, level, refusal, rule, pid, None)
+        times = self._times
+        if deed in times:
+            times[deed] += 1
+        elif self._note(deed, len(path)):
+            times[deed] = 1
+
+    def change(self, operation: str, path: bytes, level: str, pid: int, *, to: bytes | None = None) -> None:
+        """Something was created, opened to write, renamed, removed, or its attributes changed."""
+        self._note(("change", operation, path, level, None, None, pid, to), len(path))
+
+    def opened(self, path: bytes, level: str, pid: int) -> None:
+        """A file was opened to read."""
+        self._note(("open", "open", path, level, None, None, pid, None), len(path))
+
+    def event(self, what: str, **fields: str | int) -> None:
+        """Something befell the mount: `mount`, `unmount`, `reload`, `grant`, `revoke`. Texts may hold surrogates."""
+        self._note(Event(what, fields), 0)
+
+    def _note(self, what: Deed | Event, length: int) -> bool:
+        weight = self._weight + length + _WEIGHT
+        if weight > MOST_WAITING:
+            self._dropped += 1
+            return False
+        self._weight = weight
+        self._waiting.append((time.time_ns(), what))
+        if self._asleep:
+            self._asleep = False
+            self._news.set()
+        return True
+
+    async def run(self) -> None:
+        """Write what comes, until cancelled; what has come by then is written too."""
+        gather = GATHER
+        try:
+            while True:
+                if not self._waiting:
+                    gather = GATHER
+                    self._news, self._asleep = trio.Event(), True
+                    await self._news.wait()
+                await trio.to_thread.run_sync(self._commands.look_up, self._processes(), abandon_on_cancel=True)
+                await trio.sleep(gather)
+                gather = min(gather * 2, GATHER_MOST)
+                await trio.to_thread.run_sync(self._write, *self._take(), abandon_on_cancel=True)
+        finally:
+            self._asleep = False
+            # An abandoned thread still writes, and this one waits for it; a disk that hangs is not waited for for ever.
+            with trio.move_on_after(PATIENCE, shield=True):
+                await trio.to_thread.run_sync(self._write, *self._take(), abandon_on_cancel=True)
+
+    def close(self) -> None:
+        """Write what has come since `run` ended, and let go of the file. Entries may come afterwards, to the same end."""
+        self._write(*self._take())
+        self._file.close()
+
+    def _processes(self) -> set[int]:
+        # A tuple has its process at the last place but one.
+        return {what[-2] for _, what in self._waiting if isinstance(what, tuple)}
+
+    def _take(self) -> tuple[list[Item], int]:
+        waiting, times = self._waiting, self._times
+        self._waiting, self._times, self._weight = [], {}, 0
+        return [(when, what, times.get(what, 1) if isinstance(what, tuple) else 1) for when, what in waiting], self._dropped
+
+    def _write(self, items: list[Item], dropped: int) -> None:
+        """In the thread. The file tells what it lost by itself."""
+        try:
+            self._commands.look_up({what[-2] for _, what, _ in items if isinstance(what, tuple)})
+            self._file.append(items, dropped, self._commands)
+        except Exception:
+            log.exception("the journal failed; the mount goes on")
