@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from policyfs.cli.options import policy_options, printable
+from policyfs.cli.options import directories, policy_options, printable
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.load import PolicyOptions, policy_for, source_of
 from policyfs.policy.paths import PathFault, ViewPath, display, view_path
@@ -16,7 +16,7 @@ from policyfs.policy.policy import Explanation
 
 
 @click.command("explain")
-@click.argument("source")
+@click.argument("source", shell_complete=directories)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @policy_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for programs.")

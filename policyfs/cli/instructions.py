@@ -9,7 +9,7 @@ from dataclasses import asdict
 import click
 
 from policyfs.agent.instructions import MOST_BYTES, Instruction, Nearby, as_text, chain, instruction_text
-from policyfs.cli.options import policy_options
+from policyfs.cli.options import directories, files, policy_options
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.load import PolicyOptions, source_of
 from policyfs.opening import open_view
@@ -17,11 +17,20 @@ from policyfs.policy.paths import ROOT, PathFault, ViewPath, display, view_path
 
 
 @click.command("instructions")
-@click.argument("source")
+@click.argument("source", shell_complete=directories)
 @policy_options
 @click.option("--start", metavar="PATH", help="Start there instead of the session's start directory.")
-@click.option("--global", "global_file", metavar="FILE", help="A file of this machine to put before the chain.")
-@click.option("--extra", "extra_files", multiple=True, metavar="FILE", help="Files of this machine to put after it.")
+@click.option(
+    "--global", "global_file", metavar="FILE", shell_complete=files, help="A file of this machine to put before the chain."
+)
+@click.option(
+    "--extra",
+    "extra_files",
+    multiple=True,
+    metavar="FILE",
+    shell_complete=files,
+    help="Files of this machine to put after it.",
+)
 @click.option(
     "--read",
     "read",

@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from policyfs.cli.options import policy_options, printable
+from policyfs.cli.options import directories, files, policy_options, printable
 from policyfs.host import mounts, places
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.load import PolicyOptions, source_of
@@ -18,12 +18,18 @@ from policyfs.policy.paths import PathFault
 
 
 @click.command("mount")
-@click.argument("source")
-@click.argument("mountpoint")
+@click.argument("source", shell_complete=directories)
+@click.argument("mountpoint", shell_complete=directories)
 @policy_options
 @click.option("-f", "--foreground", is_flag=True, help="Stay in the foreground and log to standard error; Ctrl-C unmounts.")
 @click.option("--allow-case-folding", is_flag=True, help="Mount a SOURCE that takes Name and NAME for one file.")
-@click.option("--log", "log_file", metavar="FILE", help="Where the daemon logs; by default below ~/.local/state/policyfs.")
+@click.option(
+    "--log",
+    "log_file",
+    metavar="FILE",
+    shell_complete=files,
+    help="Where the daemon logs; by default below ~/.local/state/policyfs.",
+)
 def command(
     source: str,
     mountpoint: str,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.load import PolicyOptions, root_notes
@@ -16,8 +17,22 @@ from policyfs.policy.paths import display
 
 Command = Callable[..., Any]
 
+
+def files(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What a shell completes for the name of a file: its own files."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+def directories(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What a shell completes for the name of a directory: its own directories."""
+    return [CompletionItem(incomplete, type="dir")]
+
+
 _POLICY_OPTIONS = (
-    click.option("-s", "--session", "session_file", metavar="FILE", help="Session file (TOML): grants, floors, denylist."),
+    click.option(
+        "-s", "--session", "session_file", metavar="FILE", shell_complete=files,
+        help="Session file (TOML): grants, floors, denylist.",
+    ),
     click.option(
         "-g", "--grant", "grants", multiple=True, metavar="PATH=LEVEL",
         help="Open PATH of the view, and all below it, at none, ro, stage or commit. The most specific grant wins; one "
@@ -27,7 +42,7 @@ _POLICY_OPTIONS = (
         "--floor", "floors", multiple=True, metavar="PATH=LEVEL", help="Cap PATH at LEVEL, whatever is granted below it."
     ),
     click.option(
-        "--floors", "floors_files", multiple=True, metavar="FILE",
+        "--floors", "floors_files", multiple=True, metavar="FILE", shell_complete=files,
         help="One more floor source (TOML, keys are places on this machine), which a session cannot widen.",
     ),
     click.option(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from policyfs.cli.options import policy_options, printable
+from policyfs.cli.options import directories, files, policy_options, printable
 from policyfs.host.load import PolicyOptions
 from policyfs.sandbox.run import Wanted, run
 
 
 @click.command("run")
-@click.argument("source")
-@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@click.argument("source", shell_complete=directories)
+@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=files, metavar="-- COMMAND...")
 @policy_options
 @click.option(
     "--env",
@@ -20,9 +20,21 @@ from policyfs.sandbox.run import Wanted, run
     metavar="NAME[=VALUE]",
     help="Give the command an environment variable: yours, or VALUE. Without it only PATH, TERM, LANG and the like pass.",
 )
-@click.option("--ro-bind", "read_only", multiple=True, metavar="PLACE", help="Show a place of this machine too, read-only.")
-@click.option("--bind", "writable", multiple=True, metavar="PLACE", help="The same, to be changed.")
-@click.option("--home", metavar="DIR", help="Keep the home in DIR between runs; without it the home is empty and goes.")
+@click.option(
+    "--ro-bind",
+    "read_only",
+    multiple=True,
+    metavar="PLACE",
+    shell_complete=files,
+    help="Show a place of this machine too, read-only.",
+)
+@click.option("--bind", "writable", multiple=True, metavar="PLACE", shell_complete=files, help="The same, to be changed.")
+@click.option(
+    "--home",
+    metavar="DIR",
+    shell_complete=directories,
+    help="Keep the home in DIR between runs; without it the home is empty and goes.",
+)
 @click.option("--no-network", is_flag=True, help="No network but a loopback of its own.")
 @click.option("--allow-case-folding", is_flag=True, help="Take a SOURCE that takes Name and NAME for one file.")
 def command(

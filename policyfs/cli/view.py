@@ -8,18 +8,23 @@ import os
 import click
 
 from policyfs.agent.workspace import TEMPLATE, TemplateFault, workspace
-from policyfs.cli.options import policy_options
+from policyfs.cli.options import directories, files, policy_options
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.load import PolicyOptions, policy_for, source_of
 from policyfs.policy.paths import display
 
 
 @click.command("view")
-@click.argument("source")
+@click.argument("source", shell_complete=directories)
 @policy_options
 @click.option("--json", "as_json", is_flag=True, help="A JSON list of path and level, for programs.")
 @click.option("--prompt", is_flag=True, help="The block for a system prompt: what is open, and what a refusal means.")
-@click.option("--template", metavar="FILE", help="With --prompt: your own words, with {{view}} and the like in them.")
+@click.option(
+    "--template",
+    metavar="FILE",
+    shell_complete=files,
+    help="With --prompt: your own words, with {{view}} and the like in them.",
+)
 @click.option("--print-template", is_flag=True, help="Print the built-in template, to begin your own with.")
 def command(
     source: str, options: PolicyOptions, as_json: bool, prompt: bool, template: str | None, print_template: bool
