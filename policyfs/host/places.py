@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pwd
 from collections.abc import Iterable
@@ -95,6 +96,17 @@ def state_directory() -> Path:
     return _base("XDG_STATE_HOME", ".local/state") / "policyfs"
 
 
+def mount_name(point: HostPath) -> str:
+    """A name for a mountpoint that a file can have."""
+    readable = "".join(character if character.isalnum() else "-" for character in os.fsdecode(point).strip("/"))
+    return f"{readable[-40:]}-{hashlib.blake2b(point, digest_size=4).hexdigest()}"
+
+
+def journal_path(point: HostPath) -> Path:
+    """Where the journal of the mount at `point` is, whether it is mounted or not."""
+    return state_directory() / "journal" / f"{mount_name(point)}.jsonl"
+
+
 def own_places() -> tuple[HostPath, ...]:
     """What no view shows, whatever is granted: state, configuration, and the cache that holds policyfs's own code as
     scripts/policyfs installs it. No session may edit what binds it (DESIGN 3)."""
@@ -121,7 +133,10 @@ def private_directory(path: Path) -> Path:
 
     Raises `PermissionError`.
     """
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Each directory on the way too: `parents=True` makes those by the umask, and the daemon of a mount has none.
+    for directory in (*reversed(path.parents), path):
+        if not directory.exists():
+            directory.mkdir(mode=0o700, exist_ok=True)
     status = path.lstat()
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise PermissionError(f"{path} is not a directory of yours alone; run: chmod 700 {path}")

@@ -1,0 +1,50 @@
+"""Where policyfs keeps what is its own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from policyfs.host import places
+from policyfs.mount.start import mount_name
+from policyfs.policy.paths import HostPath
+
+
+def test_a_private_directory_is_private_from_the_first_that_is_made(tmp_path: Path) -> None:
+    """A daemon has no umask; what is made on the way to a private directory is its owner's alone all the same."""
+    before = os.umask(0)
+    try:
+        places.private_directory(tmp_path / "a" / "b" / "c")
+    finally:
+        os.umask(before)
+    for made in ("a", "a/b", "a/b/c"):
+        assert (tmp_path / made).stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o710, 0o705, 0o777])
+def test_a_directory_that_others_enter_is_not_private(tmp_path: Path, mode: int) -> None:
+    """It is refused with what to do about it, and left as it is."""
+    directory = tmp_path / "open"
+    directory.mkdir()
+    directory.chmod(mode)
+    with pytest.raises(PermissionError, match=f"chmod 700 {directory}"):
+        places.private_directory(directory)
+    assert directory.stat().st_mode & 0o777 == mode
+
+
+def test_a_link_is_no_private_directory(tmp_path: Path) -> None:
+    """A link is refused, to a private directory too: where it leads can change between the look and the use."""
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to("real")
+    with pytest.raises(PermissionError):
+        places.private_directory(tmp_path / "link")
+
+
+def test_the_journal_is_named_as_the_log_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever knows a mountpoint finds its journal, whether the mount is still there or not."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    point = HostPath(b"/mnt/a \xff/view")
+    assert places.journal_path(point) == tmp_path / "policyfs" / "journal" / f"{mount_name(point)}.jsonl"
+    assert places.journal_path(point) != places.journal_path(HostPath(b"/mnt/a \xfe/view"))
