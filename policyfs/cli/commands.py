@@ -19,6 +19,10 @@ _COMMANDS = {
     "explain": "Say what a session may do with a path, and which rule says so.",
     "view": "List what a session is given, as an agent is told it.",
     "instructions": "Print the instruction files of a session, as an agent is given them.",
+    "status": "Show your mounted views and what they are doing.",
+    "reload": "Give a mounted view its session anew, or another one.",
+    "grant": "Open a path of a mounted view.",
+    "revoke": "Close a path of a mounted view.",
     "doctor": "Find what is dangerous in a tree under a policy.",
 }
 

@@ -9,24 +9,65 @@ from typing import Any
 import click
 
 from policyfs.cli.options import directories, policy_options, printable
+from policyfs.host import asking, mounts, places
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.load import PolicyOptions, policy_for, source_of
-from policyfs.policy.paths import PathFault, ViewPath, display, view_path
-from policyfs.policy.policy import Explanation
+from policyfs.policy.explained import OPERATIONS, explanation_values
+from policyfs.policy.levels import LEVELS
+from policyfs.policy.paths import HostPath, PathFault, ViewPath, below, display, from_text, view_path
 
 
 @click.command("explain")
-@click.argument("source", shell_complete=directories)
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.argument("source", metavar="SOURCE|MOUNTPOINT/PATH", shell_complete=directories)
+@click.argument("paths", nargs=-1, metavar="[PATH]...")
 @policy_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for programs.")
 def command(source: str, paths: tuple[str, ...], options: PolicyOptions, as_json: bool) -> None:
     """Say for each PATH of the view of SOURCE its level, its standing, the rule that decided, and what looking at it,
     changing it and committing it would answer. Decided by the text of the path alone: nothing is looked up.
 
+    For paths in a mounted view, the policy that is in force there answers.
+
     \b
       policyfs explain ~/tree /Notes/a.md /Notes/Private -s session.toml
+      policyfs explain /mnt/view/Notes/a.md
     """
+    live = _live(source)
+    if live is not None:
+        if options != PolicyOptions():
+            raise click.UsageError("a mounted view has its policy; leave the policy options away")
+        explained = [_of_mount(text) for text in (source, *paths)]
+    else:
+        if not paths:
+            raise click.UsageError(f"no PATH: write `policyfs explain {source} /`, or a path in a mounted view")
+        explained = _of_source(source, paths, options)
+    for number, values in enumerate(explained):
+        if as_json:
+            click.echo(json.dumps(values))
+        else:
+            if number:
+                click.echo()
+            click.echo(as_text(values))
+
+
+def _live(text: str) -> HostPath | None:
+    """The mountpoint of the view that a text leads into, if it leads into one."""
+    try:
+        return mounts.view_around(places.absolute(text))
+    except PathFault:
+        return None
+
+
+def _of_mount(text: str) -> dict[str, Any]:
+    point = _live(text)
+    if point is None:
+        raise UserFault(Exit.FAILED, f"{printable(text)} is in no mounted view; the other paths are")
+    path = "/" + os.fsdecode(below(places.absolute(text), point) or b"")
+    values: dict[str, Any] = asking.ask(point, {"do": "explain", "paths": [path]})[0]
+    return values
+
+
+def _of_source(source: str, paths: tuple[str, ...], options: PolicyOptions) -> list[dict[str, Any]]:
     policy = policy_for(source_of(source), options)
     resolved: list[ViewPath] = []
     faults = []
@@ -37,55 +78,21 @@ def command(source: str, paths: tuple[str, ...], options: PolicyOptions, as_json
             faults.append(f"PATH: {fault}; write a path of the view, from / or from the start directory")
     if faults:
         raise UserFault(Exit.FAILED, *faults)
-    for number, path in enumerate(resolved):
-        explanation = policy.explain(path)
-        if as_json:
-            click.echo(json.dumps(as_values(explanation)))
-        else:
-            if number:
-                click.echo()
-            click.echo(as_text(explanation))
+    return [explanation_values(policy.explain(path)) for path in resolved]
 
 
-def as_values(explanation: Explanation) -> dict[str, Any]:
-    """An explanation as JSON has it; undecodable bytes of a path are surrogates."""
-    decision = explanation.decision
-    return {
-        "path": decision.path.decode("utf-8", "surrogateescape"),
-        "level": str(decision.level),
-        "standing": str(decision.standing),
-        "rule": str(decision.rule),
-        "considered": [str(rule) for rule in decision.considered],
-        **{
-            answer.operation: None
-            if answer.refusal is None
-            else {"errno": errno_name(answer.refusal.errno), "text": answer.text}
-            for answer in explanation.answers
-        },
-    }
-
-
-def errno_name(code: int) -> str:
-    """The name of an errno, as errno(3) has it."""
-    import errno
-
-    return errno.errorcode[code]
-
-
-def as_text(explanation: Explanation) -> str:
+def as_text(values: dict[str, Any]) -> str:
     """An explanation as a person reads it."""
-    decision = explanation.decision
-    lines = [
-        display(decision.path),
-        f"  level     {decision.level} ({decision.level.meaning}), {decision.standing}",
-        f"  rule      {printable(str(decision.rule))}",
-    ]
-    others = [printable(str(rule)) for rule in decision.considered if rule != decision.rule]
-    lines += [f"  {'also' if not number else '':<9} {rule}" for number, rule in enumerate(others)]
-    for answer in explanation.answers:
-        if answer.refusal is None:
-            lines.append(f"  {answer.operation:<9} allowed")
+    lines = [display(from_text(values["path"]))]
+    if "level" in values:
+        lines.append(f"  level     {values['level']} ({LEVELS[values['level']].meaning}), {values['standing']}")
+        lines.append(f"  rule      {printable(values['rule'])}")
+        others = [printable(rule) for rule in values["considered"] if rule != values["rule"]]
+        lines += [f"  {'also' if not number else '':<9} {rule}" for number, rule in enumerate(others)]
+    for operation in OPERATIONS:
+        answer = values[operation]
+        if answer is None:
+            lines.append(f"  {operation:<9} allowed")
         else:
-            text = display((answer.text or "").encode("utf-8", "surrogateescape"))
-            lines.append(f"  {answer.operation:<9} {errno_name(answer.refusal.errno)}: {text}")
+            lines.append(f"  {operation:<9} {answer['errno']}: {display(from_text(answer['text']))}")
     return "\n".join(lines)

@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from policyfs.cli.options import directories, files, policy_options, printable
+from policyfs.cli.options import directories, files, policy_options, print_open, printable
 from policyfs.host import mounts, places
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.load import PolicyOptions, source_of
@@ -102,8 +102,6 @@ def _become_daemon(request: MountRequest) -> None:
 def print_ready(ready: Ready, mountpoint: str) -> None:
     """Say what is open, and on standard error what a person should know."""
     click.echo(f"{printable(mountpoint)} is mounted; open in it:")
-    width = max((len(path) for path, _ in ready.open), default=0)
-    for path, level in ready.open:
-        click.echo(f"  {printable(path).ljust(width)}  {level}")
+    print_open([{"path": path, "level": level} for path, level in ready.open])
     for warning in ready.warnings:
         click.echo(f"policyfs: note: {printable(warning)}", err=True)

@@ -112,3 +112,10 @@ def translating_faults(main: Callable[[], Any]) -> int:
         report(UserFault(Exit.FAILED, f"{error.strerror or error}{of}"))
         return int(Exit.FAILED)
     return int(Exit.DONE)
+
+
+def print_open(granted: list[dict[str, str]]) -> None:
+    """Print what is open in a view, a line each."""
+    width = max((len(entry["path"]) for entry in granted), default=0)
+    for entry in granted:
+        click.echo(f"  {printable(entry['path']).ljust(width)}  {entry['level']}")

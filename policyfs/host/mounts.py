@@ -52,6 +52,12 @@ def mount_at(point: HostPath) -> Mount | None:
     return next((mount for mount in reversed(mounts()) if mount.point == point), None)
 
 
+def view_around(place: HostPath) -> HostPath | None:
+    """The mountpoint of the view that holds a place, as the mount table tells; nothing is looked up."""
+    around = [mount.point for mount in mounts() if mount.type == FILE_SYSTEM_TYPE and below(place, mount.point) is not None]
+    return max(around, key=len, default=None)
+
+
 def nested_in(source: HostPath) -> list[Mount]:
     """The mounts inside SOURCE, which a view does not enter."""
     return [mount for mount in mounts() if below(mount.point, source)]

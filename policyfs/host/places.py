@@ -128,6 +128,11 @@ def runtime_directory() -> Path:
     return state_directory() / "run"
 
 
+def control_socket(point: HostPath) -> Path:
+    """Where the control socket of the mount at `point` is. A short name: a socket's path has 107 bytes, unix(7)."""
+    return runtime_directory() / f"{hashlib.blake2b(point, digest_size=8).hexdigest()}.sock"
+
+
 def private_directory(path: Path) -> Path:
     """Make a directory that only its owner can enter; refuse one that is somebody else's or open to others.
 

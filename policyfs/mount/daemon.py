@@ -13,15 +13,19 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyfuse3
 import trio
 
-from policyfs.host import mounts
+from policyfs.host import mounts, places
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.harden import close_inherited, harden, raise_descriptor_limit
 from policyfs.mount import polling
+from policyfs.mount.control import Control
+from policyfs.mount.live import LivePolicy
 from policyfs.mount.operations import MOST_HANDLES, Operations
+from policyfs.mount.policy_change import PolicyChange, fuse_device
 from policyfs.mount.request import MountRequest, Ready
 from policyfs.opening import open_policy, root_of
 from policyfs.policy.paths import HostPath, display
@@ -117,6 +121,7 @@ def serve(request: MountRequest, answer_descriptor: int) -> None:
         warnings.append(
             f"only {descriptors} descriptors are allowed here, so {most} files can be open at once; raise it with ulimit -n"
         )
+    socket = _control_socket(request)
     # The kernel has applied the session's umask; ours would take from modes that are already right.
     polling.install()
     os.umask(0)
@@ -127,8 +132,20 @@ def serve(request: MountRequest, answer_descriptor: int) -> None:
             tuple((path.decode("utf-8", "surrogateescape"), str(level)) for path, level in view.policy.granted()),
             tuple(warnings),
         )
-        trio.run(_serve, operations, ready, answer_descriptor)
+        trio.run(_serve, operations, request, socket, ready, answer_descriptor)
     log.info("unmounted %s", request.mountpoint.encode("utf-8", "surrogateescape"))
+
+
+def _control_socket(request: MountRequest) -> Path | None:
+    """Where the control socket is to be, in a directory that only its owner can enter. Raises `UserFault`."""
+    if not request.control:
+        return None
+    path = places.control_socket(HostPath(os.fsencode(request.mountpoint)))
+    try:
+        places.private_directory(path.parent)
+    except OSError as error:
+        raise UserFault(Exit.MACHINE, f"no place for the control socket: {error}") from None
+    return path
 
 
 @contextlib.contextmanager
@@ -146,23 +163,39 @@ def _mounted(operations: Operations, request: MountRequest) -> Iterator[None]:
         pyfuse3.close(unmount=True)
 
 
-async def _serve(operations: Operations, ready: Ready, answer_descriptor: int) -> None:
+async def _serve(
+    operations: Operations, request: MountRequest, socket: Path | None, ready: Ready, answer_descriptor: int
+) -> None:
+    change = PolicyChange(operations, device=None if request.old_kernel else fuse_device())
+    live = LivePolicy(operations, request.options, change)
+    control = Control(request, operations, live)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_end_on_signal)
+        nursery.start_soon(_follow_signals, live)
         nursery.start_soon(operations.watch.run)
         nursery.start_soon(operations.let_go_in_time)
+        nursery.start_soon(live.expire)
+        if socket is not None:
+            await nursery.start(control.serve, socket, False)
+        if request.ask is not None:
+            await nursery.start(control.serve, Path(request.ask), True)
         ready.send(answer_descriptor)
         log.info("serving, process %d", os.getpid())
         await pyfuse3.main()
         nursery.cancel_scope.cancel()
-    operations.files.close_all()
-    operations.directories.close_all()
+    operations.close()
 
 
-async def _end_on_signal() -> None:
-    """SIGTERM and SIGINT end the mount in order; signal handlers of the usual kind would break trio (platform.md)."""
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+async def _follow_signals(live: LivePolicy) -> None:
+    """SIGTERM and SIGINT end the mount in order, SIGHUP reads the session anew; signal handlers of the usual kind would
+    break trio (platform.md)."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async for number in signals:
-            log.info("ends on %s", signal.Signals(number).name)
-            pyfuse3.terminate()
-            return
+            if number != signal.SIGHUP:
+                log.info("ends on %s", signal.Signals(number).name)
+                pyfuse3.terminate()
+                return
+            try:
+                await live.reload()
+                log.info("took another policy, on SIGHUP")
+            except UserFault as fault:
+                log.error("the policy stays as it is: %s", fault)

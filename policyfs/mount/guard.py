@@ -20,28 +20,39 @@ from policyfs.view.refused import Refused
 
 log = logging.getLogger("policyfs.mount")
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
-def guarded(handler: Callable[Parameters, Coroutine[Any, Any, Result]]) -> Callable[Parameters, Coroutine[Any, Any, Result]]:
-    """A handler from which only FUSEError can come, and never ENOSYS."""
+def guarded(
+    handler: Callable[Parameters, Coroutine[Any, Any, Result]],
+) -> Callable[Parameters, Coroutine[Any, Any, Result]]:
+    """A handler from which only FUSEError can come, and never ENOSYS. A method of `Operations`, whose requests and
+    refusals it counts."""
+    name = handler.__name__
 
     @functools.wraps(handler)
     async def guard(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
+        operations: Any = arguments[0]
+        operations.requests += 1
         try:
             return await handler(*arguments, **named)
         except Refused as refused:
-            notice: Any = getattr(arguments[0], "refused", None)
-            if notice is not None:
-                notice(handler.__name__, refused, arguments)
+            if not refused.absent:
+                last = arguments[-1]
+                operations.refused(name, refused, last if isinstance(last, pyfuse3.RequestContext) else None)
             raise pyfuse3.FUSEError(refused.refusal.errno) from None
         except pyfuse3.FUSEError as error:
             raise _never_enosys(error.errno) from None
         except OSError as error:
+            if error.errno in _NO_ROOM and operations.let_go_of_removed():
+                # What the session removed a moment ago was still held, and its room with it. The call did nothing.
+                return await guard(*arguments, **named)
             raise _never_enosys(error.errno) from None
         except Exception:
-            log.exception("%s failed; the request is answered with EIO", handler.__name__)
+            log.exception("%s failed; the request is answered with EIO", name)
             raise pyfuse3.FUSEError(errno.EIO) from None
 
     return guard

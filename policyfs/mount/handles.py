@@ -39,14 +39,15 @@ class FileHandle:
 
 class DirectoryHandle:
     """An open directory of a node: its names as they were when it was opened, and the listing behind them, which is
-    only needed where attributes must be looked up."""
+    only needed where attributes must be looked up. `epoch` is the policy they were judged by."""
 
-    __slots__ = ("listing", "names", "node")
+    __slots__ = ("epoch", "listing", "names", "node")
 
-    def __init__(self, node: Node, names: list[Name], listing: Listing | None) -> None:
+    def __init__(self, node: Node, names: list[Name], listing: Listing | None, epoch: int) -> None:
         self.node = node
         self.names = names
         self.listing = listing
+        self.epoch = epoch
 
     def close(self) -> None:
         """Close the directory."""

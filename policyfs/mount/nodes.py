@@ -235,6 +235,16 @@ class Nodes:
             node.others = None if only else others[-MOST_NAMES:]
         node.parent, node.name = parent, name
 
+    def change_level(self, node: Node, level: Level) -> None:
+        """A node is at another level now. Where the object has a node there already, this one is not found again: the
+        kernel lets go of it once its names are looked up anew."""
+        if level is node.level:
+            return
+        if self._by_key.get(node.key) is node:
+            del self._by_key[node.key]
+        node.level = level
+        self._by_key.setdefault(node.key, node)
+
     def forget(self, ino: int, times: int) -> Node | None:
         """The kernel forgets a node this many times; at none left it is let go, and given back."""
         node = self._by_ino.get(ino)

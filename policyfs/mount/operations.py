@@ -23,13 +23,13 @@ from policyfs.mount.handles import DirectoryHandle, FileHandle, Handles
 from policyfs.mount.nodes import Node, Nodes
 from policyfs.mount.watch import LONG, SHORT, Watch, Watched, life
 from policyfs.policy import operations as needs
-from policyfs.policy.levels import Level
+from policyfs.policy.levels import Level, Standing
 from policyfs.policy.paths import NAME_MAX, Name
 from policyfs.policy.refusals import Refusal
 from policyfs.view.attributes import Attributes, Identity
 from policyfs.view.files import OpenFile, WouldBlock
 from policyfs.view.refused import Refused
-from policyfs.view.view import Listing, Location, View
+from policyfs.view.view import LEVEL_ATTRIBUTE, Listing, Location, View
 
 MOST_HANDLES = 4096
 """Open files and directories of one session (security.md 40). The daemon's descriptor limit is raised above it."""
@@ -38,6 +38,9 @@ MOST_HELD = 32
 HOLD_SECONDS = 1.0
 """Removed objects are kept in reach for those who found them a moment ago: so many, for so long. The kernel forgets one
 within microseconds unless somebody is between finding and opening it."""
+
+_CAPABILITY = b"security.capability"
+_NO_CAPABILITY = pyfuse3.FUSEError(errno.ENODATA)
 
 Result = TypeVar("Result")
 
@@ -49,6 +52,11 @@ class Operations(pyfuse3.Operations):
     enable_writeback_cache = False
     enable_acl = False
 
+    requests = 0
+    refusals = 0
+    kept = 0
+    """Requests since the mount began; how many were refused, and how many answered from attributes kept."""
+
     def __init__(self, view: View, most_handles: int = MOST_HANDLES) -> None:
         super().__init__()
         self.view = view
@@ -58,6 +66,17 @@ class Operations(pyfuse3.Operations):
         self.directories: Handles[DirectoryHandle] = Handles(most_handles, first=1 << 48)
         self._held: deque[Node] = deque()
         self._holding = trio.Event()
+
+    def close(self) -> None:
+        """Let go of everything: the mount has ended."""
+        self.files.close_all()
+        self.directories.close_all()
+        self.let_go_of_removed()
+        self.watch.close()
+
+    def refused(self, operation: str, refused: Refused, ctx: RequestContext | None) -> None:
+        """Note a refusal."""
+        self.refusals += 1
 
     # -- translating ----------------------------------------------------------------------------------------------------
 
@@ -81,6 +100,9 @@ class Operations(pyfuse3.Operations):
             try:
                 return operation(self.nodes.location(node), *arguments, expect=node.identity, **named)
             except Refused as refused:
+                if refused.refusal is Refusal.MISSING and node.files:
+                    # Hidden by a policy that came while it was open.
+                    raise Refused(Refusal.DENIED, refused.path, refused.place) from None
                 if refused.refusal is not Refusal.STALE:
                     raise
         return self._on_otherwise(node, operation, *arguments, **named)
@@ -178,6 +200,8 @@ class Operations(pyfuse3.Operations):
         except Refused as refused:
             if refused.refusal is not Refusal.MISSING:
                 raise
+            if not refused.absent:
+                self.refused("lookup", refused, ctx)
             return self._missing(parent, name)
         return self._told(parent, location, name, attributes)
 
@@ -185,6 +209,7 @@ class Operations(pyfuse3.Operations):
     async def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
         node = self._node(inode)
         if node.entry is not None:
+            self.kept += 1
             return node.entry
         return self._attributes_of(node)
 
@@ -234,11 +259,11 @@ class Operations(pyfuse3.Operations):
         watched = self.watch.look_into(node)
         if watched is not None and watched.names is not None:
             # Nothing has changed since it was last read, and it was judged then.
-            return FileHandleT(self.directories.add(DirectoryHandle(node, list(watched.names), None)))
+            return FileHandleT(self.directories.add(DirectoryHandle(node, list(watched.names), None, self.nodes.epoch)))
         listing = self._on(node, self.view.listing)
         if watched is not None:
             watched.names = listing.names
-        return FileHandleT(self.directories.add(DirectoryHandle(node, list(listing.names), listing)))
+        return FileHandleT(self.directories.add(DirectoryHandle(node, list(listing.names), listing, self.nodes.epoch)))
 
     def _listing(self, handle: DirectoryHandle) -> Listing:
         if handle.listing is None:
@@ -252,6 +277,13 @@ class Operations(pyfuse3.Operations):
         place = self.nodes.place(directory)
         if needs.look(place) is not None:
             raise Refused(Refusal.DENIED, self.nodes.path(directory))
+        if handle.epoch != self.nodes.epoch:
+            # Judged by a policy that is gone. What was given already keeps its positions.
+            step = self.view.policy.child
+            handle.names[start_id:] = [
+                name for name in handle.names[start_id:] if step(place, name).standing is Standing.VISIBLE
+            ]
+            handle.epoch = self.nodes.epoch
         names = handle.names
         watched = directory.watched
         known = {} if watched is None else watched.known
@@ -339,11 +371,11 @@ class Operations(pyfuse3.Operations):
         """The file of a handle, judged again if the policy or the tree has changed since."""
         if handle.epoch != self.nodes.epoch:
             place = self.nodes.place(handle.node)
-            refused = needs.change(place) if write else needs.look(place)
-            if refused is None and place.level < 1:
-                refused = Refusal.DENIED
+            # What is hidden by now the session had open: it is denied rather than missing.
+            hidden = place.standing is Standing.HIDDEN
+            refused = Refusal.DENIED if hidden else needs.change(place) if write else needs.look(place)
             if refused is not None:
-                raise Refused(refused, self.nodes.path(handle.node))
+                raise Refused(refused, self.nodes.path(handle.node), place)
             if write or not handle.file.writable:
                 handle.epoch = self.nodes.epoch
         return handle.file
@@ -355,7 +387,10 @@ class Operations(pyfuse3.Operations):
             return file.read_cached(off, size)  # type: ignore[return-value]  # pyfuse3 takes any buffer
         except WouldBlock:
             # One slow disk does not stop the mount. What is ready takes no thread: a hop costs 180 microseconds.
-            return await trio.to_thread.run_sync(file.read, off, size)
+            data = await trio.to_thread.run_sync(file.read, off, size)
+            # The policy may have changed meanwhile, and then this is not to be answered.
+            self._judged(self.files.get(fh), write=False)
+            return data
 
     @guarded
     async def write(self, fh: FileHandleT, off: int, buf: bytes) -> int:
@@ -450,6 +485,13 @@ class Operations(pyfuse3.Operations):
         self._holding.set()
         if len(self._held) > MOST_HELD:
             self._held.popleft().let_go()
+
+    def let_go_of_removed(self) -> bool:
+        """Let go of every removed object kept in reach, which takes room in the source. Gives whether there were any."""
+        held = len(self._held)
+        while self._held:
+            self._held.popleft().let_go()
+        return bool(held)
 
     async def let_go_in_time(self) -> None:
         """Let go of what is held in reach, some time after it was removed. Runs until cancelled."""
@@ -548,6 +590,11 @@ class Operations(pyfuse3.Operations):
 
     @guarded
     async def getxattr(self, inode: InodeT, name: XAttrNameT, ctx: RequestContext) -> bytes:
+        if name == _CAPABILITY:
+            # The kernel asks this before every write. No view shows set-id programs' kin, so there is none.
+            raise _NO_CAPABILITY
+        if name == LEVEL_ATTRIBUTE:
+            return self._on(self._node(inode), self.view.level_of)
         return self._on(self._node(inode), self.view.extended, name)
 
     @guarded

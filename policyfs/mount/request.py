@@ -29,6 +29,12 @@ class MountRequest:
     """Where the session sees the view, if not at `mountpoint`: what absolute links are read and rewritten for."""
     named: str | None = None
     """SOURCE as its owner calls it, where that is another name than its real path: absolute links may use it."""
+    old_kernel: bool = False
+    """Do without what only newer kernels have (FUSE_NOTIFY_INC_EPOCH), so that the other way is tested too."""
+    control: bool = True
+    """Whether a control socket is made, at `places.control_socket`."""
+    ask: str | None = None
+    """Where the socket is made that who sits inside may ask; None for none."""
 
     def dumps(self) -> bytes:
         """The request as one line of JSON."""

@@ -103,6 +103,14 @@ class Watched:
             self.known[name] = None
         return True
 
+    def forget_missing(self) -> list[bytes]:
+        """Forget, and give, the names that the kernel has as missing."""
+        missing = [name for name, node in self.known.items() if node is None]
+        for name in missing:
+            del self.known[name]
+        self.missing = 0
+        return missing
+
     def drop(self, name: bytes) -> None:
         """The kernel has nothing under this name any more."""
         if name in self.known and self.known.pop(name) is None:
@@ -136,6 +144,13 @@ class Watch:
 
     def __len__(self) -> int:
         return len(self._by_descriptor)
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        if self._inotify is not None:
+            self._inotify.close()
+            self._inotify = None
+        self._by_descriptor.clear()
 
     # -- what handlers ask ----------------------------------------------------------------------------------------------
 

@@ -83,3 +83,31 @@ def settable_mode(mode: int, *, directory: bool) -> int:
     """The permission bits of a mode that a session may set: a directory keeps its setgid bit, which only passes the
     group on; a file gets no set-id bit (DESIGN 4)."""
     return mode & (0o1777 | (stat.S_ISGID if directory else 0))
+
+
+class FileSystem(NamedTuple):
+    """The numbers of statfs(2) that a view tells; blocks are of `block_size` bytes. How many inodes there are is not
+    told (0, as btrfs does): the number of free ones counts hidden files."""
+
+    block_size: int
+    blocks: int
+    blocks_free: int
+    blocks_available: int
+    name_max: int
+
+
+_ROUNDED_TO = 1 << 30
+"""Bytes: free space is told by the GiB, or by the MiB where there is less than one."""
+
+
+def _rounded(blocks: int, block_size: int) -> int:
+    step = _ROUNDED_TO if blocks * block_size >= _ROUNDED_TO else 1 << 20
+    return blocks * block_size // step * step // block_size
+
+
+def shown_file_system(status: os.statvfs_result) -> FileSystem:
+    """What statfs(2) tells of the source's file system."""
+    unit = status.f_frsize or 4096
+    return FileSystem(
+        unit, status.f_blocks, _rounded(status.f_bfree, unit), _rounded(status.f_bavail, unit), status.f_namemax
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from policyfs.policy.compiled import Place
 from policyfs.policy.paths import ViewPath
 from policyfs.policy.refusals import Refusal
 
@@ -15,9 +16,13 @@ class Refused(OSError):
     what the source itself refused.
     """
 
-    def __init__(self, refusal: Refusal, path: ViewPath) -> None:
+    def __init__(self, refusal: Refusal, path: ViewPath, place: Place | None = None, *, absent: bool = False) -> None:
+        """`place` is the path's, where the policy decided by it; `absent` says that nothing is there at all, which is no
+        decision of the policy's."""
         self.refusal = refusal
         self.path = path
+        self.place = place
+        self.absent = absent
         super().__init__(refusal.errno, refusal.text(path))
 
     def __str__(self) -> str:

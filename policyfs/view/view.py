@@ -27,7 +27,7 @@ from policyfs.policy.levels import Standing
 from policyfs.policy.paths import ROOT, HostPath, Name, ViewPath, child, components, joined
 from policyfs.policy.policy import Policy
 from policyfs.policy.refusals import Refusal
-from policyfs.view.attributes import Attributes, Identity, settable_mode, shown
+from policyfs.view.attributes import Attributes, FileSystem, Identity, settable_mode, shown, shown_file_system
 from policyfs.view.credentials import Credentials
 from policyfs.view.files import OpenFile
 from policyfs.view.links import Links
@@ -45,6 +45,8 @@ _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV})
 """What a walk answers where nothing is, or something that no view enters: a link or another mount."""
 
 _USER_ATTRIBUTES = b"user."
+LEVEL_ATTRIBUTE = b"user.policyfs.level"
+"""Asked by who is inside a view and wants to know why (issue 5); read-only, and in no listing."""
 
 
 Target = Identity | OpenFile | None
@@ -150,11 +152,7 @@ class View:
     def file_system(self) -> FileSystem:
         """What statfs(2) tells: the source's, with the free space rounded down so that it does not count what hidden
         writers write (security.md 4.4)."""
-        status = self.root.file_system()
-        unit = status.f_frsize or 4096
-        return FileSystem(
-            unit, status.f_blocks, _rounded(status.f_bfree, unit), _rounded(status.f_bavail, unit), status.f_namemax
-        )
+        return shown_file_system(self.root.file_system())
 
     # -- files --------------------------------------------------------------------------------------------------------
 
@@ -382,6 +380,14 @@ class View:
         with self._reached(location, expect) as (reached, _):
             return self.root.attribute(reached, name)
 
+    def level_of(self, location: Location, expect: Target = None) -> bytes:
+        """The level of a visible path, as the attribute `user.policyfs.level` tells it to who is inside. No listing names
+        the attribute, so that no copy carries it."""
+        self._seen(location)
+        self._unless(operations.look(location.place), location)
+        with self._reached(location, expect):
+            return str(location.place.level).encode("ascii")
+
     def extended_names(self, location: Location, expect: Target = None) -> list[bytes]:
         """listxattr(2): the `user.*` names."""
         self._seen(location)
@@ -389,21 +395,28 @@ class View:
         with self._reached(location, expect) as (reached, status):
             if stat.S_ISLNK(status.st_mode):
                 return []
-            return [name for name in self.root.attributes(reached) if name.startswith(_USER_ATTRIBUTES)]
+            return [
+                name
+                for name in self.root.attributes(reached)
+                if name.startswith(_USER_ATTRIBUTES) and name != LEVEL_ATTRIBUTE
+            ]
 
     def set_extended(self, location: Location, name: bytes, value: bytes, flags: int = 0, expect: Target = None) -> None:
         """setxattr(2) of a `user.*` attribute, with XATTR_CREATE or XATTR_REPLACE."""
         with self._changing(location, expect) as (reached, _):
-            if not name.startswith(_USER_ATTRIBUTES):
-                raise Refused(Refusal.UNSUPPORTED, location.path)
+            self._settable(location, name)
             self.root.set_attribute(reached, name, value, flags)
 
     def remove_extended(self, location: Location, name: bytes, expect: Target = None) -> None:
         """removexattr(2) of a `user.*` attribute."""
         with self._changing(location, expect) as (reached, _):
-            if not name.startswith(_USER_ATTRIBUTES):
-                raise Refused(Refusal.UNSUPPORTED, location.path)
+            self._settable(location, name)
             self.root.remove_attribute(reached, name)
+
+    @staticmethod
+    def _settable(location: Location, name: bytes) -> None:
+        if not name.startswith(_USER_ATTRIBUTES) or name == LEVEL_ATTRIBUTE:
+            raise Refused(Refusal.UNSUPPORTED, location.path)
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
@@ -413,7 +426,7 @@ class View:
     def _seen(self, location: Location) -> None:
         """Refuse what is hidden by rule. Before any touch of the source."""
         if location.place.standing is Standing.HIDDEN:
-            raise Refused(self._unseen(location), location.path)
+            raise Refused(self._unseen(location), location.path, location.place)
 
     def _may_make(self, location: Location) -> None:
         """The policy's word on making a name."""
@@ -433,12 +446,12 @@ class View:
         """Refuse what lies in a hidden directory as what it is, not seen. Only for callers that come with whole paths:
         the kernel's lookup of the directory is refused before."""
         if location.parent.standing is Standing.HIDDEN:
-            raise Refused(self._unseen(location), location.path)
+            raise Refused(self._unseen(location), location.path, location.place)
 
     @staticmethod
     def _unless(refusal: Refusal | None, location: Location) -> None:
         if refusal is not None:
-            raise Refused(refusal, location.path)
+            raise Refused(refusal, location.path, location.place)
 
     def _absent(self, location: Location, error: OSError, expect: Target = None) -> OSError:
         """What a failed walk means: for an object that was there, that it is elsewhere now; else that it is missing."""
@@ -450,7 +463,7 @@ class View:
             at = self._file_on_the_way(location)
             if at is not None:
                 return Refused(Refusal.NOT_DIRECTORY, at)
-        return Refused(self._unseen(location), location.path)
+        return Refused(self._unseen(location), location.path, location.place, absent=True)
 
     def _file_on_the_way(self, location: Location) -> ViewPath | None:
         """The visible file that a path tries to walk through: only for callers that come with whole paths, since the
@@ -472,18 +485,18 @@ class View:
         mode = status.st_mode
         if stat.S_ISREG(mode):
             if location.place.standing is Standing.PASSAGE:
-                raise Refused(self._unseen(location), location.path)
+                raise Refused(self._unseen(location), location.path, location.place)
             if status.st_nlink > 1 and self._credentials.holds(status):
-                raise Refused(self._unseen(location), location.path)
+                raise Refused(self._unseen(location), location.path, location.place)
             return shown(location.place, status)
         if stat.S_ISDIR(mode):
             return shown(location.place, status)
         if stat.S_ISBLK(mode) or stat.S_ISCHR(mode) or location.place.standing is Standing.PASSAGE:
-            raise Refused(self._unseen(location), location.path)
+            raise Refused(self._unseen(location), location.path, location.place)
         if stat.S_ISLNK(mode):
             text = self._text(location, status, reached)
             if not self.links.shows(location.path, text):
-                raise Refused(self._unseen(location), location.path)
+                raise Refused(self._unseen(location), location.path, location.place)
             return shown(location.place, status, len(self.links.text_in_view(location.path, text)))
         return shown(location.place, status)
 
@@ -644,26 +657,6 @@ class Removed(NamedTuple):
 
     identity: Identity
     held: OpenFile | None
-
-
-class FileSystem(NamedTuple):
-    """The numbers of statfs(2) that a view tells; blocks are of `block_size` bytes. How many inodes there are is not
-    told (0, as btrfs does): the number of free ones counts hidden files."""
-
-    block_size: int
-    blocks: int
-    blocks_free: int
-    blocks_available: int
-    name_max: int
-
-
-_ROUNDED_TO = 1 << 30
-"""Bytes: free space is told by the GiB, or by the MiB where there is less than one."""
-
-
-def _rounded(blocks: int, block_size: int) -> int:
-    step = _ROUNDED_TO if blocks * block_size >= _ROUNDED_TO else 1 << 20
-    return blocks * block_size // step * step // block_size
 
 
 class Listing:

@@ -221,12 +221,4 @@ def player(case: Case, ground: Ground) -> Iterator[Player]:
             yield plays
             requests.end()
         finally:
-            _close(requests.operations)
-
-
-def _close(operations: Operations) -> None:
-    operations.files.close_all()
-    operations.directories.close_all()
-    inotify = operations.watch._inotify
-    if inotify is not None:
-        inotify.close()
+            requests.operations.close()

@@ -1,0 +1,53 @@
+"""`policyfs grant`: open a path of a mounted view."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+from policyfs.cli.options import directories, print_open
+from policyfs.host import asking
+from policyfs.host.faults import Exit, UserFault
+from policyfs.policy.session import SessionFaults, level_option
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class Duration(click.ParamType[float]):
+    """A time such as 90, 90s, 10m, 2h, 1d, in seconds."""
+
+    name = "TIME"
+
+    def convert(self, value: str | float, parameter: click.Parameter | None, context: click.Context | None) -> float:
+        """The seconds of a text."""
+        if isinstance(value, float):
+            return value
+        matched = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", value)
+        if matched is None or float(matched[1]) == 0:
+            self.fail(f"{value!r} is no time; write 90s, 10m, 2h or 1d", parameter, context)
+        return float(matched[1]) * _UNITS[matched[2]]
+
+
+@click.command("grant")
+@click.argument("mountpoint", shell_complete=directories)
+@click.argument("grant", metavar="PATH=LEVEL")
+@click.option("--for", "seconds", type=Duration(), help="End it after this time: 90s, 10m, 2h, 1d.")
+def command(mountpoint: str, grant: str, seconds: float | None) -> None:
+    """Open PATH of the view at MOUNTPOINT at LEVEL, at once. Floors and the denylist hold all the same.
+
+    \b
+      policyfs grant /mnt/view /Notes/Archive=stage --for 10m
+    """
+    point = asking.mounted_view(mountpoint)
+    try:
+        path, level = level_option(grant, "PATH=LEVEL")
+    except SessionFaults as error:
+        raise UserFault(Exit.POLICY, *(f"{error.where}: {fault}" for fault in error.faults)) from None
+    request = {
+        "do": "grant",
+        "path": path.decode("utf-8", "surrogateescape"),
+        "level": str(level),
+        "seconds": seconds,
+    }
+    print_open(asking.ask(point, request))

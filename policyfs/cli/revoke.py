@@ -1,0 +1,19 @@
+"""`policyfs revoke`: close a path of a mounted view."""
+
+from __future__ import annotations
+
+import click
+
+from policyfs.cli.options import directories, print_open
+from policyfs.host import asking
+
+
+@click.command("revoke")
+@click.argument("mountpoint", shell_complete=directories)
+@click.argument("path")
+def command(mountpoint: str, path: str) -> None:
+    """End the grant of PATH that `policyfs grant` gave; where it gave none, close PATH and all below it that no grant
+    of its own opens. When this returns it is out of reach.
+    """
+    point = asking.mounted_view(mountpoint)
+    print_open(asking.ask(point, {"do": "revoke", "path": path}))

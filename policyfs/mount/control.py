@@ -1,0 +1,227 @@
+"""The control socket of a mount: what a person may ask and change while it runs.
+
+Theory. A uid authenticates nothing here: an agent in a sandbox has the person's (security.md 47). What keeps an agent
+away is that it cannot reach the socket: a pathname in a directory of mode 0700, below no view, bound into no sandbox. In
+depth, a peer must have the daemon's uid and live in its mount, pid and user namespaces, told by its pidfd so that the
+number cannot be somebody else's by then.
+
+A second socket may only ask, and is made for who sits inside: it answers `explain` and `view`, and for a path that the
+session does not see exactly what the file system answers. It checks no namespace.
+
+One request a line, one answer a line, as JSON: `{"do": "status"}` is answered by `{"ok": ...}` or by
+`{"fault": [...], "exit_code": N}`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import socket
+import struct
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from policyfs.host.faults import Exit, UserFault
+from policyfs.host.namespaces import same_namespaces
+from policyfs.mount.live import LivePolicy
+from policyfs.mount.operations import Operations
+from policyfs.mount.request import MountRequest
+from policyfs.policy.explained import explanation_values, unseen_values
+from policyfs.policy.levels import LEVELS
+from policyfs.policy.paths import PathFault, ViewPath, from_text, view_path
+from policyfs.policy.refusals import Refusal
+
+log = logging.getLogger("policyfs.mount")
+
+MOST_BYTES = 1 << 16
+"""Longest request, in bytes: a thousand paths to explain, and far from what a daemon would feel."""
+PATIENCE = 10.0
+"""Seconds in which a peer has to send its request."""
+
+Request = dict[str, Any]
+
+
+class Control:
+    """What the sockets of one mount answer."""
+
+    def __init__(self, request: MountRequest, operations: Operations, live: LivePolicy) -> None:
+        self._request = request
+        self._operations = operations
+        self._live = live
+        self._began = time.time()
+        self._counted = (time.monotonic(), 0)
+        self._answers: dict[str, Callable[[Request], Awaitable[Any]]] = {
+            "status": self._status,
+            "explain": self._explain,
+            "view": self._view,
+            "reload": self._reload,
+            "grant": self._grant,
+            "revoke": self._revoke,
+        }
+
+    async def serve(self, path: Path, ask_only: bool, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve one socket until cancelled. It is gone when this ends."""
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+        former = os.umask(0o177)
+        try:
+            listening.bind(os.fsencode(path))
+        finally:
+            os.umask(former)
+        listening.listen(16)
+        server = trio.socket.from_stdlib_socket(listening)
+        task_status.started()
+        try:
+            async with trio.open_nursery() as nursery:
+                while True:
+                    peer, _ = await server.accept()
+                    nursery.start_soon(self._attend, peer, ask_only)
+        finally:
+            server.close()
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    async def _attend(self, peer: trio.socket.SocketType, ask_only: bool) -> None:
+        with peer:
+            try:
+                answer = await self._answer(peer, ask_only)
+            except UserFault as fault:
+                answer = {"fault": list(fault.messages), "exit_code": int(fault.exit_code)}
+            except Exception:
+                log.exception("a request on the control socket failed")
+                answer = {"fault": ["the daemon failed at this; see its log"], "exit_code": int(Exit.FAILED)}
+            with contextlib.suppress(OSError), trio.move_on_after(PATIENCE):
+                await trio.SocketStream(peer).send_all(json.dumps(answer).encode("ascii") + b"\n")
+
+    async def _answer(self, peer: trio.socket.SocketType, ask_only: bool) -> dict[str, Any]:
+        uid, pid = _credentials(peer)
+        if uid != os.geteuid() or (not ask_only and not same_namespaces(peer, pid)):
+            raise UserFault(Exit.FAILED, "this mount takes orders only from its own user, outside every sandbox")
+        request = await _received(peer)
+        do = request.get("do")
+        if ask_only:
+            if do == "explain":
+                return {"ok": [self._seen_by_session(path) for path in self._paths(request)]}
+            if do == "view":
+                return {"ok": await self._view(request)}
+            raise UserFault(Exit.FAILED, "this socket answers explain and view, nothing else")
+        answer = self._answers.get(do) if isinstance(do, str) else None
+        if answer is None:
+            raise UserFault(Exit.USAGE, f"no such request; there are {', '.join(self._answers)}")
+        return {"ok": await answer(request)}
+
+    # -- answers --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _policy(self) -> Any:
+        return self._operations.view.policy
+
+    async def _status(self, _: Request) -> dict[str, Any]:
+        operations = self._operations
+        then, counted = self._counted
+        moment, requests = time.monotonic(), operations.requests
+        self._counted = (moment, requests)
+        return {
+            "source": self._request.source,
+            "mountpoint": self._request.mountpoint,
+            "session_file": self._live.options.session_file,
+            "process": os.getpid(),
+            "since": self._began,
+            "age": time.time() - self._began,
+            "open": await self._view({}),
+            "requests": requests,
+            "requests_per_second": (requests - counted) / max(moment - then, 1e-3),
+            "answered_from_cache": operations.kept,
+            "refusals": operations.refusals,
+            "nodes": len(operations.nodes),
+            "handles": len(operations.files) + len(operations.directories),
+            "watches": len(operations.watch),
+            "invalidations": operations.watch.invalidations,
+        }
+
+    async def _view(self, _: Request) -> list[dict[str, str]]:
+        return [
+            {"path": path.decode("utf-8", "surrogateescape"), "level": str(level)} for path, level in self._policy.granted()
+        ]
+
+    async def _explain(self, request: Request) -> list[dict[str, Any]]:
+        return [explanation_values(self._policy.explain(path)) for path in self._paths(request)]
+
+    def _seen_by_session(self, path: ViewPath) -> dict[str, Any]:
+        """What the session itself may be told: of what it does not see, no more than the file system says."""
+        view = self._operations.view
+        landing = view.links.resolve(path, follow_last=True)
+        try:
+            view.attributes(view.locate(landing if isinstance(landing, bytes) else path))
+        except OSError as error:
+            text = Refusal.MISSING.text(path) if error.errno != errno.EACCES else Refusal.DENIED.text(path)
+            return unseen_values(path, error.errno or errno.EIO, text)
+        return explanation_values(self._policy.explain(path))
+
+    async def _reload(self, request: Request) -> list[dict[str, str]]:
+        session_file = request.get("session_file")
+        if session_file is not None and not isinstance(session_file, str):
+            raise UserFault(Exit.USAGE, "session_file is a file name")
+        await self._live.reload(session_file)
+        log.info("took another policy")
+        return await self._view(request)
+
+    async def _grant(self, request: Request) -> list[dict[str, str]]:
+        level = LEVELS.get(request.get("level", ""))
+        seconds = request.get("seconds")
+        if level is None or not (seconds is None or (isinstance(seconds, (int, float)) and seconds > 0)):
+            raise UserFault(Exit.USAGE, "a grant has a level of none, ro, stage, commit, and seconds above 0 or none")
+        await self._live.grant(self._path(request.get("path")), level, seconds)
+        return await self._view(request)
+
+    async def _revoke(self, request: Request) -> list[dict[str, str]]:
+        await self._live.revoke(self._path(request.get("path")))
+        return await self._view(request)
+
+    def _paths(self, request: Request) -> list[ViewPath]:
+        paths = request.get("paths")
+        if not isinstance(paths, list):
+            raise UserFault(Exit.USAGE, "paths is a list of paths")
+        return [self._path(path) for path in paths]
+
+    def _path(self, text: object) -> ViewPath:
+        try:
+            if not isinstance(text, str):
+                raise UserFault(Exit.USAGE, "a path is a text")
+            return view_path(from_text(text), self._policy.session.start)
+        except PathFault as fault:
+            raise UserFault(Exit.FAILED, f"PATH: {fault}; write a path of the view") from None
+
+
+def _credentials(peer: trio.socket.SocketType) -> tuple[int, int]:
+    """uid and pid of a peer when it connected: SO_PEERCRED, unix(7)."""
+    pid, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return uid, pid
+
+
+async def _received(peer: trio.socket.SocketType) -> Request:
+    """One line of JSON, of bounded length, in bounded time."""
+    text = bytearray()
+    with trio.move_on_after(PATIENCE):
+        while not text.endswith(b"\n"):
+            piece = await peer.recv(4096)
+            if not piece:
+                break
+            text += piece
+            if len(text) > MOST_BYTES:
+                raise UserFault(Exit.USAGE, f"a request is at most {MOST_BYTES} bytes")
+    try:
+        request = json.loads(text)
+    except ValueError:
+        raise UserFault(Exit.USAGE, "a request is one line of JSON") from None
+    if not isinstance(request, dict):
+        raise UserFault(Exit.USAGE, "a request is a JSON object")
+    return request

@@ -1,0 +1,92 @@
+"""The policy of a mount as it stands: what it was mounted with, and what was granted or revoked since."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from dataclasses import dataclass
+
+import trio
+
+from policyfs.host.faults import Exit, UserFault
+from policyfs.host.load import PolicyOptions
+from policyfs.mount.operations import Operations
+from policyfs.mount.policy_change import PolicyChange
+from policyfs.opening import open_policy
+from policyfs.policy.levels import Level
+from policyfs.policy.paths import ViewPath, display
+from policyfs.policy.policy import Policy
+
+log = logging.getLogger("policyfs.mount")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveGrant:
+    """A grant given or taken while the mount runs; `until` is a time of `now`, None for as long as the mount lasts."""
+
+    level: Level
+    until: float | None
+
+
+def now() -> float:
+    """Seconds on a clock that goes on while the machine sleeps and that nobody can set: a grant for ten minutes is over
+    after ten minutes."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class LivePolicy:
+    """Changes to the policy of one mount, each all or nothing. Granting and revoking read no file: what is in force is
+    what was read whole, whatever became of the file since."""
+
+    def __init__(self, operations: Operations, options: PolicyOptions, change: PolicyChange) -> None:
+        self._operations = operations
+        self._change = change
+        self._base = operations.view.policy
+        self.options = options
+        self.grants: dict[ViewPath, LiveGrant] = {}
+        self._grants_changed = trio.Event()
+
+    async def reload(self, session_file: str | None = None) -> None:
+        """Read the session anew, or another session file. Grants given live stay. Raises `UserFault`."""
+        options = self.options
+        if session_file is not None:
+            options = dataclasses.replace(options, session_file=session_file)
+        base = open_policy(self._operations.view.root, options)
+        if base.fold_case != self._base.fold_case:
+            raise UserFault(Exit.PLACE, "SOURCE has begun or ceased to fold case; mount it anew")
+        await self._go_to(base, self.grants)
+        self.options = options
+
+    async def grant(self, path: ViewPath, level: Level, seconds: float | None) -> None:
+        """Open a path at a level, for so long. Floors and the denylist hold all the same."""
+        until = None if seconds is None else now() + seconds
+        await self._go_to(self._base, {**self.grants, path: LiveGrant(level, until)})
+
+    async def revoke(self, path: ViewPath) -> None:
+        """End a grant that was given live; where there is none, close the path."""
+        grants = dict(self.grants)
+        given = grants.pop(path, None)
+        if given is None or given.level is Level.NONE:
+            grants[path] = LiveGrant(Level.NONE, None)
+        await self._go_to(self._base, grants)
+
+    async def _go_to(self, base: Policy, grants: dict[ViewPath, LiveGrant]) -> None:
+        levels = {path: grant.level for path, grant in grants.items()}
+        policy = Policy(base.session.with_options(levels), base.surroundings, fold_case=base.fold_case) if levels else base
+        await self._change.to(policy)
+        self._base, self.grants = base, grants
+        self._grants_changed.set()
+
+    async def expire(self) -> None:
+        """End each grant when its time is over. Runs until cancelled."""
+        while True:
+            self._grants_changed = trio.Event()
+            ends = [grant.until for grant in self.grants.values() if grant.until is not None]
+            with trio.move_on_after(max(0.0, min(ends) - now()) if ends else float("inf")):
+                await self._grants_changed.wait()
+                continue
+            left = {path: grant for path, grant in self.grants.items() if grant.until is None or grant.until > now()}
+            over = [path for path in self.grants if path not in left]
+            await self._go_to(self._base, left)
+            log.info("the time of %s is over", ", ".join(display(path) for path in over))

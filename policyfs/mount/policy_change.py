@@ -1,0 +1,121 @@
+"""Another policy for a mount that is in use: all or nothing, and nothing that was revoked is answered afterwards.
+
+Theory. The kernel answers much without asking, so a change of policy is a change of what the kernel holds. In order:
+
+1. The new policy is built whole; a fault in it changes nothing.
+2. It is put in the place of the old one between two requests (nothing here awaits), and every node is judged anew. From
+   this moment no handler gives what was revoked: handles are judged again at their next use (`Nodes.epoch`).
+3. A read that was in a thread at that moment is judged once more before it answers.
+4. The kernel is told: all names are to be looked up again (FUSE_NOTIFY_INC_EPOCH, Linux 6.16, which leaves a process in
+   its working directory alone; older kernels forget the names one by one), and what changed its level loses its
+   attributes and pages. A page that a process has mapped is gone from it; touching it again is SIGBUS.
+5. Only then is the change acknowledged. No read that starts after that succeeds.
+
+What became more needs no more than 4: names that were missing are looked up again.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import struct
+from collections.abc import Callable
+from functools import partial
+
+import pyfuse3
+import trio
+from pyfuse3 import InodeT
+
+from policyfs.mount.nodes import Node
+from policyfs.mount.operations import Operations
+from policyfs.policy.compiled import Place
+from policyfs.policy.policy import Policy
+
+log = logging.getLogger("policyfs.mount")
+
+_INC_EPOCH = struct.pack("=IiQ", 16, 8, 0)
+"""struct fuse_out_header of linux/fuse.h: 16 bytes long, FUSE_NOTIFY_INC_EPOCH (8) for an error, unique 0. libfuse has no
+call for it yet; the message is written to /dev/fuse as it is."""
+
+
+def fuse_device() -> int | None:
+    """The descriptor by which this process serves /dev/fuse, which pyfuse3 keeps to itself."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{name}") == "/dev/fuse":
+                return int(name)
+        except OSError:
+            continue
+    return None
+
+
+class PolicyChange:
+    """What changes the policy of one mount. One change at a time."""
+
+    def __init__(self, operations: Operations, *, device: int | None) -> None:
+        """`device` is the descriptor of /dev/fuse; None to do without the epoch, as an older kernel has to."""
+        self._operations = operations
+        self._device = device
+        self._one_at_a_time = trio.Lock()
+
+    async def to(self, policy: Policy) -> None:
+        """Go over to another policy. When this returns, nothing answers by the old one."""
+        async with self._one_at_a_time:
+            changed = self._swap(policy)
+            await trio.to_thread.run_sync(self._tell_kernel, self._names_to_forget(changed), changed)
+
+    def _swap(self, policy: Policy) -> list[Node]:
+        """Put the policy in place and judge every node anew. Gives those that are judged differently."""
+        nodes = self._operations.nodes
+        before: dict[Node, Place] = {node: nodes.place(node) for node in nodes}
+        self._operations.view.take(policy)
+        nodes.epoch += 1
+        changed = []
+        for node, old in before.items():
+            new = nodes.place(node)
+            if new.level is not old.level or new.standing is not old.standing:
+                changed.append(node)
+                nodes.change_level(node, new.level)
+                node.entry = None
+                node.stamp = 0
+        return changed
+
+    def _names_to_forget(self, changed: list[Node]) -> list[tuple[int, bytes]]:
+        """Every name that may stand for something else now: of what is judged differently, and all that was missing."""
+        names: list[tuple[int, bytes]] = [(node.parent.ino, node.name) for node in changed if node.parent is not None]
+        for node in self._operations.nodes:
+            if node.watched is not None:
+                node.watched.names = None
+                names += [(node.ino, name) for name in node.watched.forget_missing()]
+        return names
+
+    def _tell_kernel(self, names: list[tuple[int, bytes]], changed: list[Node]) -> None:
+        """In a thread: each of these may wait for a request in flight."""
+        if not self._new_epoch():
+            for parent, name in names:
+                _unless_unknown(partial(pyfuse3.invalidate_entry, InodeT(parent), pyfuse3.FileNameT(name)))
+        for node in changed:
+            _unless_unknown(partial(pyfuse3.invalidate_inode, InodeT(node.ino)))
+
+    def _new_epoch(self) -> bool:
+        if self._device is None:
+            return False
+        try:
+            os.write(self._device, _INC_EPOCH)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            # A kernel before 6.16 does not know the message.
+            self._device = None
+            return False
+        return True
+
+
+def _unless_unknown(invalidate: Callable[[], None]) -> None:
+    try:
+        invalidate()
+    except OSError as error:
+        # ENOENT: the kernel did not have it. ENOTCONN, EBADF: the mount is ending, and with it every answer.
+        if error.errno not in (errno.ENOENT, errno.ENOTCONN, errno.EBADF, errno.ENOTDIR):
+            raise

@@ -1,0 +1,49 @@
+"""An explanation as plain values, for JSON and for who asks over a socket."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+from policyfs.policy.paths import ViewPath
+from policyfs.policy.policy import Explanation
+
+OPERATIONS = ("look", "change", "commit")
+"""The kinds of operation that an explanation answers for (spec, "What each operation needs")."""
+
+
+def explanation_values(explanation: Explanation) -> dict[str, Any]:
+    """Everything, for the person whose policy it is; undecodable bytes of a path are surrogates."""
+    decision = explanation.decision
+    return {
+        "path": decision.path.decode("utf-8", "surrogateescape"),
+        "level": str(decision.level),
+        "standing": str(decision.standing),
+        "rule": str(decision.rule),
+        "considered": [str(rule) for rule in decision.considered],
+        **_answers(explanation),
+    }
+
+
+def unseen_values(path: ViewPath, code: int, text: str) -> dict[str, Any]:
+    """What a session is told of a path that it does not see, hidden or missing: what the file system answers, to every
+    operation alike."""
+    answer = {"errno": errno_name(code), "text": text}
+    return {
+        "path": path.decode("utf-8", "surrogateescape"),
+        **dict.fromkeys(("look", "change", "commit"), answer),
+    }
+
+
+def errno_name(code: int) -> str:
+    """The name of an errno, as errno(3) has it."""
+    return errno.errorcode[code]
+
+
+def _answers(explanation: Explanation) -> dict[str, Any]:
+    return {
+        answer.operation: None
+        if answer.refusal is None
+        else {"errno": errno_name(answer.refusal.errno), "text": answer.text}
+        for answer in explanation.answers
+    }
