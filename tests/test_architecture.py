@@ -142,6 +142,8 @@ WITHOUT_PATH = {
 """Functions of `os` that take a descriptor or nothing: with them nobody gets at a path."""
 
 EXCEPTIONS = {
+    ("mount/control.py", "pathlib"): "the sockets, which lie in policyfs's own runtime directory",
+    ("mount/daemon.py", "pathlib"): "the same",
     ("mount/policy_change.py", "os.listdir"): "looks for the descriptor of /dev/fuse among this process's own",
     ("mount/policy_change.py", "os.readlink"): "the same",
     ("view/credentials.py", "os.lstat"): "looks at places of the host that the denylist names, never at the source's own",
