@@ -68,21 +68,26 @@ def leave_session_keyring() -> None:
             raise OSError(error, "keyctl(KEYCTL_JOIN_SESSION_KEYRING)")
 
 
+def owns_devices() -> bool:
+    """Whether this user owns the machine's device nodes. Root in a container without privileges does not."""
+    return os.stat("/dev/null").st_uid == os.geteuid()
+
+
 def make_devices(directory: HostPath) -> None:
     """Make the nodes of a sandbox's /dev in `directory`, in a mount namespace of this process's own.
 
-    For root alone: bubblewrap hands on the machine's nodes, which root owns in a sandbox too, so that a `chmod 0
-    /dev/null` in there was measured to be one of the whole machine.
+    For who owns the machine's nodes, root: bubblewrap hands them on, and a `chmod 0 /dev/null` in a sandbox would be one
+    of the whole machine.
     """
     _done(_libc.unshare(_CLONE_NEWNS), "unshare(CLONE_NEWNS)")
     _done(_libc.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC_SLAVE), None), "mount(MS_SLAVE)")
     flags = ctypes.c_ulong(_MS_NOSUID | _MS_NOEXEC)
     _done(_libc.mount(b"tmpfs", bytes(directory), b"tmpfs", flags, b"mode=0755"), "mount(tmpfs)")
-    os.umask(0)
+    umask = os.umask(0)
     for name in DEVICES:
         node = directory + b"/" + name.encode()
         os.mknod(node, stat.S_IFCHR | 0o666, os.stat(f"/dev/{name}").st_rdev)
-    os.umask(0o022)
+    os.umask(umask)
 
 
 def _done(result: int, what: str) -> int:

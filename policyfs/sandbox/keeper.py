@@ -171,6 +171,7 @@ def _detach(keep: set[int]) -> None:
     """Away from the person's terminal and descriptors: nobody waits for the keeper but `policyfs run`."""
     ignore_signals()
     os.setsid()
+    os.chdir("/")
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(nothing, standard)

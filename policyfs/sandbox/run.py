@@ -148,11 +148,16 @@ class _Started:
         launcher = [tools.setsid, *([b"--ctty"] if streams.controls else []), b"--"]
 
         def confined() -> None:
-            confine.leave_session_keyring()
-            if sandbox.devices is not None:
-                confine.make_devices(sandbox.devices)
-            if close_sockets:
-                confine.close_abstract_sockets()
+            try:
+                confine.leave_session_keyring()
+                if sandbox.devices is not None:
+                    confine.make_devices(sandbox.devices)
+                if close_sockets:
+                    confine.close_abstract_sockets()
+            except OSError as error:
+                # The parent learns that it failed, not why; standard error is the person's already.
+                os.write(2, f"policyfs: {error}\n".encode())
+                raise
 
         try:
             self._process = subprocess.Popen(
@@ -174,7 +179,7 @@ class _Started:
                 preexec_fn=confined,
             )
         except (OSError, subprocess.SubprocessError) as error:
-            raise UserFault(Exit.MACHINE, f"the sandbox could not be started: {error}; nothing was run") from None
+            raise UserFault(Exit.MACHINE, f"bubblewrap could not be started: {error} Nothing was run") from None
         for descriptor in (listed, status_write, *held.values()):
             os.close(descriptor)
         keeper.sandbox_started()
@@ -186,6 +191,9 @@ class _Started:
         """Pass signals and streams on until the command has ended, and everything it started with it."""
         if self._init is None:
             self._process.wait()
+            streams.started()
+            streams.drain()
+            streams.give_back()
             raise self._not_made()
         try:
             first = os.pidfd_open(self._init)
@@ -285,7 +293,7 @@ def _sandbox(wanted: Wanted, source: HostPath, directory: RunDirectory) -> tuple
         places=[each.place for each in added],
         names=layout.links_to(named, taken, [home, *layout.PRIVATE]),
         network=wanted.network,
-        devices=directory.devices if os.geteuid() == 0 else None,
+        devices=directory.devices if confine.owns_devices() else None,
     )
     return sandbox, {HostPath(b"/etc/passwd"): account.passwd, HostPath(b"/etc/group"): account.group}
 
