@@ -230,3 +230,39 @@ def test_a_faulty_policy_runs_nothing(one_tree: Ground) -> None:
 def test_a_command_is_needed(one_tree: Ground) -> None:
     """Without a command the usage is told."""
     assert one_tree.person.policyfs("run", str(one_tree.source), "-g", "/=ro").returncode == 2
+
+
+def test_a_sandbox_that_cannot_be_made_runs_nothing(one_tree: Ground) -> None:
+    """bubblewrap that fails once it is asked for the real sandbox: its message, exit status 5, nothing is left."""
+    directory = one_tree.person.home / "failing"
+    directory.mkdir(exist_ok=True)
+    program = directory / "bwrap"
+    program.write_text('#!/bin/sh\n[ "$1" != --args ] || { echo "bwrap: no luck today" >&2; exit 1; }\n')
+    program.chmod(0o755)
+    path = f"{directory}:{os.environ['PATH']}"
+    done = one_tree.person.run("env", f"PATH={path}", *one_tree.words("true"))
+    assert done.returncode == 5
+    assert done.stderr.startswith("bwrap: no luck today\npolicyfs: bubblewrap could not make the sandbox")
+    assert not one_tree.leftovers()
+
+
+def test_the_umask_is_the_persons(tree: Ground) -> None:
+    """What the command makes has the modes that the person's umask gives."""
+    words = tree.words("sh", "-c", "umask; touch work/made", options=())
+    done = tree.person.run("sh", "-c", 'umask 027; exec "$@"', "sh", *words, cwd=tree.source)
+    assert ran(done).strip() == "0027"
+    assert (tree.source / "work/made").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_place_behind_a_link_keeps_its_name(one_tree: Ground) -> None:
+    """An agent's program, which is a link in the home to a version elsewhere in it, is found under both names."""
+    home = one_tree.person.home
+    version = home / "versions/1.0"
+    version.parent.mkdir(exist_ok=True)
+    version.write_text("#!/bin/sh\necho agent; mkdir -p ~/.agent && touch ~/.agent/state && echo kept-state\n")
+    version.chmod(0o755)
+    (home / "bin").mkdir(exist_ok=True)
+    if not (home / "bin/agent").is_symlink():
+        (home / "bin/agent").symlink_to(version)
+    said = ran(one_tree.run("sh", "-c", f"{home}/bin/agent; {version}", options=("--ro-bind", str(home / "bin/agent"))))
+    assert said.split() == ["agent", "kept-state"] * 2
