@@ -39,7 +39,7 @@ VALUES = {
 OUTSIDE = {
     "mount": {"pyfuse3", "trio", "inotify_simple"},
     "agent": {"trio", "msgspec"},
-    "cli": {"click", "rich", "trio"},
+    "cli": {"click", "inotify_simple", "rich", "trio"},
     "policyfs": {"trio"},
 }
 """Whose packages a layer may import besides the standard library. No other layer may import any."""

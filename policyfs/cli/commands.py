@@ -23,6 +23,7 @@ _COMMANDS = {
     "reload": "Give a mounted view its session anew, or another one.",
     "grant": "Open a path of a mounted view.",
     "revoke": "Close a path of a mounted view.",
+    "log": "Print what happened in a view: what was refused, by which rule, and what was changed.",
     "doctor": "Find what is dangerous in a tree under a policy.",
 }
 

@@ -1,0 +1,283 @@
+"""Read a journal: its lines in order, over its files and while it grows, and whether its chain is unbroken.
+
+What is read may have been changed by anyone who could: nothing here trusts a line. What a chain without a key can tell is
+said in docs/journal.md: it finds a change by who does not make all hashes anew, from the change to the head.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from policyfs.host.journal_file import Head, head_path, parsed, set_aside
+from policyfs.host.journal_lines import BEGINNING, MOST_LINE, hash_of
+
+_CHUNK = 1 << 20
+
+
+def files_of(journal: Path) -> list[Path]:
+    """The files of a journal that are there, the oldest first."""
+    current = [journal] if os.path.lexists(journal) else []
+    return [*set_aside(journal).values(), *current]
+
+
+class Reader:
+    """The lines of a journal from its oldest file on. After `lines` has come to its end it may be called again, for what
+    was written since; that a file was set aside meanwhile makes no difference."""
+
+    def __init__(self, journal: Path) -> None:
+        self._journal = journal
+        self._file: BinaryIO | None = None
+        self._number = 0
+        self._begun = b""
+
+    def lines(self) -> Iterator[bytes]:
+        """The whole lines that have come, without their newlines."""
+        while self._file is not None or self._advance():
+            set_aside_before = not self._is_written()
+            yield from self._rest()
+            # Only what was set aside before its end was seen is at its end.
+            if not set_aside_before or not self._advance():
+                return
+
+    def begun(self) -> bytes:
+        """What stands behind the last whole line: a line that is being written, or that never was to its end."""
+        return self._begun
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _rest(self) -> Iterator[bytes]:
+        file = self._file
+        while file is not None and (text := file.read(_CHUNK)):
+            *lines, self._begun = (self._begun + text).split(b"\n")
+            yield from lines
+            if len(self._begun) > _CHUNK:
+                # No line of ours; not to be gathered until memory ends.
+                yield self._begun
+                self._begun = b""
+        if self._begun and not self._is_written():
+            yield self._begun
+            self._begun = b""
+
+    def _is_written(self) -> bool:
+        """Whether this file is the one that is written, and not set aside."""
+        return self._file is not None and _is_file_at(self._file, self._journal)
+
+    def _advance(self) -> bool:
+        """Go on to the next file, if there is one."""
+        aside = set_aside(self._journal)
+        for number, path in aside.items():
+            # The one that is read got its number when it was set aside.
+            if self._file is not None and _is_file_at(self._file, path):
+                self._number = number
+        following = {number: path for number, path in aside.items() if number > self._number}
+        number, path = next(iter(following.items()), (self._number + 1, self._journal))
+        try:
+            descriptor = _opener(os.fspath(path), os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        self.close()
+        self._file, self._number = os.fdopen(descriptor, "rb"), number
+        return True
+
+
+def _is_file_at(file: BinaryIO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+# -- whether it is unbroken
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something in a journal that is not as it was written."""
+
+    file: Path
+    line: int
+    """The line of the file, from 1; 0 for the file as a whole."""
+    what: str
+
+    def __str__(self) -> str:
+        place = f"{self.file.name}, line {self.line}" if self.line else self.file.name
+        return f"{place}: {self.what}"
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What a look through a journal found."""
+
+    findings: list[Finding] = field(default_factory=list)
+    files: int = 0
+    lines: int = 0
+    torn: int = 0
+    """Lines that were cut off as their writer was killed."""
+    lost: int = 0
+    """Entries that could not be written, as the journal itself tells."""
+
+
+def verify(journal: Path) -> Verdict:
+    """Follow the chain from the oldest line to the head. A journal that is being written can be verified; a line of it that
+    is not there to its end yet counts as torn."""
+    for _ in range(5):
+        head = _read_head(journal)
+        with contextlib.ExitStack() as opened:
+            files: list[tuple[Path, BinaryIO]] = []
+            for path in files_of(journal):
+                with contextlib.suppress(FileNotFoundError):
+                    files.append((path, opened.enter_context(open(path, "rb", opener=_opener))))
+            after = _read_head(journal)
+            if head is not None and after is not None and after.file != head.file:
+                # A file was set aside while they were opened, and may be among them twice or not at all.
+                continue
+            return _Chain(journal, head).follow(files)
+    return Verdict([Finding(journal, 0, "it is written faster than it can be read; verify it once more")])
+
+
+def _read_head(journal: Path) -> Head | None:
+    try:
+        with open(head_path(journal), "rb", opener=_opener) as file:
+            return Head.loads(file.read(_CHUNK))
+    except FileNotFoundError:
+        return None
+
+
+class _Chain:
+    """One look through the files of a journal."""
+
+    def __init__(self, journal: Path, head: Head | None) -> None:
+        self._journal = journal
+        self._head = head
+        self._verdict = Verdict()
+        self._file = journal
+        self._number = 0
+        # The last line: its number and hash, and where it stands; None where it is not known what must follow.
+        self._seq: int | None = None
+        self._hash = BEGINNING
+        self._before = (journal, 0)
+        self._highest = 0
+        # What is no line, and may be the torn one that the next line tells of.
+        self._doubtful: bytes | None = None
+
+    def follow(self, files: list[tuple[Path, BinaryIO]]) -> Verdict:
+        numbers = self._numbers([path for path, _ in files])
+        for path, file in files:
+            number = numbers.get(path, 0)
+            if self._head is not None and number < self._head.oldest:
+                # Its time was over; who was to remove it was killed.
+                continue
+            self._verdict.files += 1
+            self._read(path, file, number)
+        self._settle_doubt(None)
+        head = self._head
+        if head is None:
+            self._find(
+                head_path(self._journal), 0, "missing or changed: lines missing at the end cannot be found without it"
+            )
+        elif head.seq > self._highest:
+            self._find(self._file, self._number, f"lines {self._highest + 1} to {head.seq} are missing behind it")
+        return self._verdict
+
+    def _numbers(self, paths: list[Path]) -> dict[Path, int]:
+        """The number of each file; those that are missing are found."""
+        numbers = {path: number for number, path in set_aside(self._journal).items() if path in paths}
+        head = self._head
+        last = max(numbers.values(), default=0)
+        current = max(last + 1, head.file if head is not None else 0)
+        if self._journal in paths:
+            numbers[self._journal] = current
+        if head is not None:
+            for number in range(head.oldest, head.file + 1):
+                if number not in numbers.values():
+                    name = self._journal.name if number == head.file else f"{self._journal.name}.{number}"
+                    self._find(self._journal.with_name(name), 0, f"file {number} is missing")
+        return numbers
+
+    def _read(self, path: Path, file: BinaryIO, number: int) -> None:
+        self._file, self._number = path, 0
+        offset = 0
+        while line := file.readline(_CHUNK):
+            self._number += 1
+            if line.endswith(b"\n"):
+                self._line(line[:-1], number)
+            elif path == self._journal and self._is_beyond_head(offset, number):
+                self._verdict.torn += 1
+            else:
+                self._doubt(line)
+            offset += len(line)
+
+    def _is_beyond_head(self, offset: int, number: int) -> bool:
+        return self._head is None or number > self._head.file or offset >= self._head.size
+
+    def _line(self, line: bytes, number: int) -> None:
+        self._verdict.lines += 1
+        values = parsed(line)
+        if values is None:
+            self._doubt(line)
+            return
+        self._settle_doubt(values)
+        seq = values["seq"]
+        if self._number == 1 and (values["event"] != "file" or values.get("file") != number):
+            self._find(
+                self._file, 1, f"it does not begin as file {number} does: its first lines are missing, or it is another's"
+            )
+        if self._verdict.files == 1 and self._number == 1 and number == 1 and (seq, values["previous"]) != (1, BEGINNING):
+            self._find(self._file, 1, "it is not the first line that was written")
+        self._compare(seq, values["previous"])
+        self._seq, self._hash, self._before = seq, hash_of(line), (self._file, self._number)
+        self._highest = max(self._highest, seq)
+        head = self._head
+        if head is not None and seq == head.seq and self._hash != head.hash:
+            self._find(self._file, self._number, f"line {seq} was changed")
+        if values["event"] == "damage":
+            self._find(self._file, self._number, f"whoever went on here found that {values.get('what')}")
+        lost = values.get("entries")
+        if values["event"] == "lost" and type(lost) is int and lost > 0:
+            self._verdict.lost += lost
+
+    def _compare(self, seq: int, previous: str) -> None:
+        """Whether this line may follow the last one."""
+        if self._seq is None:
+            return
+        if seq > self._seq + 1:
+            self._find(self._file, self._number, f"lines {self._seq + 1} to {seq - 1} are missing before it")
+        elif seq <= self._seq:
+            self._find(self._file, self._number, f"line {seq} stands behind line {self._seq}")
+        elif previous != self._hash:
+            self._find(*self._before, f"line {self._seq} was changed, or another stands in its place")
+
+    def _doubt(self, line: bytes) -> None:
+        self._settle_doubt(None)
+        self._doubtful = line
+        self._doubt_place = (self._file, self._number)
+
+    def _settle_doubt(self, values: dict[str, Any] | None) -> None:
+        """What is no line is as it should be only where the next one tells that it was torn."""
+        if self._doubtful is None:
+            return
+        digest = hash_of(self._doubtful)
+        if values is not None and values["event"] == "torn" and values.get("sha256") == digest:
+            self._hash = digest
+            self._verdict.torn += 1
+            self._verdict.lines -= 1
+        else:
+            long = len(self._doubtful) >= MOST_LINE
+            self._find(*self._doubt_place, "it is too long for a line" if long else "it is no line of a journal")
+            self._seq = None
+        self._doubtful = None
+
+    def _find(self, file: Path, line: int, what: str) -> None:
+        self._verdict.findings.append(Finding(file, line, what))
