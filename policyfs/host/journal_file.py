@@ -201,7 +201,7 @@ class JournalFile:
     def _make_head(self, path: Path) -> None:
         """Make a head file that is never seen without what belongs in it: an empty one is one that was emptied."""
         text = Head().dumps()
-        if set_aside(self._path) or (os.path.lexists(self._path) and os.lstat(self._path).st_size):
+        if set_aside(self._path) or _holds_something(self._path):
             # Files without a head: nobody who writes leaves them so. `_take_up` tells it.
             text = b"?".ljust(_HEAD_SIZE)
         made = path.with_name(f"{path.name}.{os.getpid()}.{time.time_ns()}")
@@ -366,6 +366,14 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except FileNotFoundError:
         return False
+
+
+def _holds_something(path: Path) -> bool:
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_size > 0
 
 
 def _opened(path: Path, flags: int) -> int:

@@ -99,17 +99,19 @@ class Journal:
 
     async def run(self) -> None:
         """Write what comes, until cancelled; what has come by then is written too."""
-        gather = GATHER
+        gather, written_at = GATHER, -GATHER_MOST
         try:
             while True:
                 if not self._waiting:
-                    gather = GATHER
                     self._news, self._asleep = trio.Event(), True
                     await self._news.wait()
                 await trio.to_thread.run_sync(self._commands.look_up, self._processes(), abandon_on_cancel=True)
+                # As long again as there was quiet for less: what comes all the time is gathered for longer each time.
+                quiet = trio.current_time() - written_at
+                gather = min(gather * 2, GATHER_MOST) if quiet < gather else GATHER
                 await trio.sleep(gather)
-                gather = min(gather * 2, GATHER_MOST)
                 await trio.to_thread.run_sync(self._write, *self._take(), abandon_on_cancel=True)
+                written_at = trio.current_time()
         finally:
             self._asleep = False
             # An abandoned thread still writes, and this one waits for it; a disk that hangs is not waited for for ever.
