@@ -37,6 +37,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from policyfs.host.mounts import FILE_SYSTEM_TYPE
+from tests.docs.grounds import GROUNDS, Ground
 from tests.mount.harness import PROGRAM, Person, myself, require_fuse
 from tests.mount.watchdog import abort_connection
 
@@ -86,8 +87,9 @@ def blocks(page: str) -> Iterator[Block]:
         yield block
 
 
-def run(steps: list[Step], person: Person) -> list[str]:
-    """What each command says, as this person, in a directory that looks like a checkout to who follows the page."""
+def run(steps: list[Step], person: Person, before: str = "") -> list[str]:
+    """What each command says, as this person, in a directory that looks like a checkout to who follows the page. `before`
+    is for the same shell: what the page takes to be there."""
     checkout = person.home / "policyfs"
     (checkout / "scripts").mkdir(parents=True)
     program = checkout / "scripts/policyfs"
@@ -105,7 +107,7 @@ def run(steps: list[Step], person: Person) -> list[str]:
     heard = person.home / "heard"
     with heard.open("wb") as output:
         shell = subprocess.Popen(
-            person.command("bash", "--norc", "--noprofile", "-c", f"exec 2>&1\nwas=0\n{script}", cwd=checkout),
+            person.command("bash", "--norc", "--noprofile", "-c", f"{before}\nexec 2>&1\nwas=0\n{script}", cwd=checkout),
             env={**person.environment, "LC_ALL": "C.UTF-8", "TZ": "UTC", "PYTHONDONTWRITEBYTECODE": "1"},
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -130,13 +132,26 @@ def _the_same_for_all(text: str, person: Person) -> str:
     return re.sub(r"\bin \d+\.\d+s\b", "in 0.000s", text)
 
 
+@contextlib.contextmanager
+def _ground(page: Path, person: Person | None) -> Iterator[Ground]:
+    """Who follows the page, and what their shell does before it."""
+    if person is not None:
+        yield person, ""
+    elif (made := GROUNDS.get(str(page.resolve().relative_to(CHECKOUT)))) is not None:
+        with made() as ground:
+            yield ground
+    else:
+        with myself() as person:
+            yield person, ""
+
+
 def played(page: Path, person: Person | None = None) -> list[tuple[Step, str]]:
     """Every command of a page with what it says when this person runs it; whoever runs the tests, unless given."""
     require_fuse()
     steps = [step for block in blocks(page.read_text(encoding="utf-8")) for step in block.steps]
-    with contextlib.nullcontext(person) if person is not None else myself() as person:
+    with _ground(page, person) as (person, before):
         try:
-            return list(zip(steps, run(steps, person), strict=True))
+            return list(zip(steps, run(steps, person, before), strict=True))
         finally:
             left = [
                 mount
