@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -26,14 +27,21 @@ def same_namespaces(peer: Peer, pid: int) -> bool:
     """
     try:
         descriptor = peer.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
-    except OSError:
-        return _same(pid)
+    except OSError as error:
+        # Any other failure says that the peer has ended, and its number may be somebody else's by now.
+        return error.errno == errno.ENOPROTOOPT and _same(pid)
     try:
-        same = _same(pid)
-        # Readable means ended: then what was looked at may have been somebody else.
-        return same and not select.select([descriptor], [], [], 0)[0]
+        return _same(pid) and not _ended(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _ended(descriptor: int) -> bool:
+    """Whether the process of a pidfd has ended: then what was looked at may have been somebody else. Polled, since
+    select(2) cannot take the numbers that descriptors have where a session holds a thousand files open."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _same(pid: int) -> bool:
