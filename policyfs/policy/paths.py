@@ -25,7 +25,8 @@ ROOT = ViewPath(b"/")
 
 
 class PathFault(ValueError):
-    """A text that is no path. `fault` is one of `empty`, `nul`, `name too long`, `not absolute`, `not a name`."""
+    """A text that is no path. `fault` is one of `empty`, `nul`, `name too long`, `not absolute`, `not a name`,
+    `no text`."""
 
     def __init__(self, fault: str, text: bytes) -> None:
         self.fault = fault
@@ -50,8 +51,12 @@ def display(text: bytes) -> str:
 
 
 def from_text(text: str) -> bytes:
-    """The bytes behind a str that came from a command line or a file, in which undecodable bytes are surrogates."""
-    return text.encode("utf-8", "surrogateescape")
+    """The bytes behind a str that came from a command line or a file, in which undecodable bytes are surrogates. Raises
+    `PathFault` for a surrogate that stands for no byte, as JSON can have it."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise PathFault("no text", text.encode("utf-8", "surrogatepass")) from None
 
 
 def name(component: bytes) -> Name:

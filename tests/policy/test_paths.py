@@ -198,3 +198,10 @@ def test_everything_can_be_shown(text: bytes) -> None:
 def test_texts_from_a_command_line_keep_their_bytes(raw: bytes) -> None:
     """A str in which undecodable bytes are surrogates gives the bytes back."""
     assert from_text(raw.decode("utf-8", "surrogateescape")) == raw
+
+
+def test_a_text_that_stands_for_no_bytes_is_no_path() -> None:
+    """A lone surrogate, which JSON can hold and no name can, is told as what it is, in one printable line."""
+    with pytest.raises(PathFault, match="no text") as caught:
+        from_text("/a\ud800")
+    assert str(caught.value).isprintable()
