@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,10 @@ from policyfs.host import mounts, places
 from policyfs.host.faults import Exit, UserFault
 from policyfs.policy.paths import HostPath, PathFault, display
 
-PATIENCE = 60.0
+PATIENCE = 60
 """Seconds to wait for an answer: a change of policy looks at every node of a mount."""
+_STATUS_PATIENCE = 5
+"""Seconds to wait for the status of one mount among others."""
 
 
 def ask(point: HostPath, request: dict[str, Any]) -> Any:
@@ -26,8 +30,10 @@ def ask(point: HostPath, request: dict[str, Any]) -> Any:
         reason = "it has no control socket of yours; was it mounted by another user, or with another XDG_RUNTIME_DIR?"
     except ConnectionRefusedError:
         reason = "its daemon is gone; clean up with `policyfs umount`"
+    except ConnectionResetError:
+        reason = "its daemon ended while it was asked; see its log"
     except TimeoutError:
-        reason = f"it did not answer within {PATIENCE:.0f} s; see the daemon's log"
+        reason = f"it did not answer within {PATIENCE} s; see the daemon's log"
     except OSError as error:
         reason = f"its control socket cannot be reached: {os.strerror(error.errno or 0)}"
     raise UserFault(Exit.FAILED, f"{display(point)}: {reason}")
@@ -52,24 +58,43 @@ def all_status() -> Iterator[dict[str, Any]]:
     with contextlib.suppress(OSError):
         for path in sorted(directory.glob("*.sock")):
             try:
-                yield _ask(path, {"do": "status"})
+                yield _ask(path, {"do": "status"}, _STATUS_PATIENCE)
             except ConnectionRefusedError:
                 path.unlink(missing_ok=True)
             except (OSError, UserFault):
                 continue
 
 
-def _ask(path: Path, request: dict[str, Any]) -> Any:
+def _ask(path: Path, request: dict[str, Any], patience: int = PATIENCE) -> Any:
+    """The answer of a socket. Raises `ConnectionRefusedError` where nobody serves it, `ConnectionResetError` where whoever
+    did is gone, `TimeoutError`, another `OSError`, and `UserFault` for a refusal."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(PATIENCE)
-        connection.connect(os.fsencode(path))
-        connection.sendall(json.dumps(request).encode("ascii") + b"\n")
-        text = bytearray()
-        while piece := connection.recv(1 << 16):
-            text += piece
-    if not text:
-        raise ConnectionRefusedError
+        # Limits of the kernel's rather than of Python's: a socket with the latter does not wait for room in a backlog.
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", patience, 0))
+        try:
+            _connect(connection, path)
+            with contextlib.suppress(BrokenPipeError):
+                # Refused before it was read: the answer, which is there, says why.
+                connection.sendall(json.dumps(request).encode("ascii") + b"\n")
+            text = bytearray()
+            while not text.endswith(b"\n"):
+                piece = connection.recv(1 << 16)
+                if not piece:
+                    raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+                text += piece
+        except BlockingIOError:
+            raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)) from None
     answer = json.loads(text)
     if "fault" in answer:
         raise UserFault(Exit(answer["exit_code"]), *answer["fault"])
     return answer["ok"]
+
+
+def _connect(connection: socket.socket, path: Path) -> None:
+    """Connect by the directory's descriptor: a socket's path has 107 bytes, unix(7), and a home may have more."""
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        connection.connect(f"/proc/self/fd/{directory}/{path.name}")
+    finally:
+        os.close(directory)
