@@ -14,7 +14,7 @@ from policyfs.host.faults import Exit, UserFault
 from policyfs.host.load import PolicyOptions, policy_for, source_of
 from policyfs.policy.explained import OPERATIONS, explanation_values
 from policyfs.policy.levels import LEVELS
-from policyfs.policy.paths import HostPath, PathFault, ViewPath, below, display, from_text, view_path
+from policyfs.policy.paths import HostPath, PathFault, ViewPath, display, from_text, view_path
 
 
 @click.command("explain")
@@ -32,8 +32,7 @@ def command(source: str, paths: tuple[str, ...], options: PolicyOptions, as_json
       policyfs explain ~/tree /Notes/a.md /Notes/Private -s session.toml
       policyfs explain /mnt/view/Notes/a.md
     """
-    live = _live(source)
-    if live is not None:
+    if _live(source) is not None:
         if options != PolicyOptions():
             raise click.UsageError("a mounted view has its policy; leave the policy options away")
         explained = [_of_mount(text) for text in (source, *paths)]
@@ -50,20 +49,20 @@ def command(source: str, paths: tuple[str, ...], options: PolicyOptions, as_json
             click.echo(as_text(values))
 
 
-def _live(text: str) -> HostPath | None:
-    """The mountpoint of the view that a text leads into, if it leads into one."""
+def _live(text: str) -> tuple[HostPath, ViewPath] | None:
+    """The mountpoint of the view that a text leads into and the path there, if it leads into one."""
     try:
-        return mounts.view_around(places.absolute(text))
+        return mounts.in_view(places.absolute(text))
     except PathFault:
         return None
 
 
 def _of_mount(text: str) -> dict[str, Any]:
-    point = _live(text)
-    if point is None:
+    live = _live(text)
+    if live is None:
         raise UserFault(Exit.FAILED, f"{printable(text)} is in no mounted view; the other paths are")
-    path = "/" + os.fsdecode(below(places.absolute(text), point) or b"")
-    values: dict[str, Any] = asking.ask(point, {"do": "explain", "paths": [path]})[0]
+    point, path = live
+    values: dict[str, Any] = asking.ask(point, {"do": "explain", "paths": [os.fsdecode(path)]})[0]
     return values
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from policyfs.host import places
 from policyfs.host.faults import Exit, UserFault
-from policyfs.policy.paths import HostPath, PathFault, below, display
+from policyfs.policy.paths import HostPath, PathFault, ViewPath, below, components, display, joined
 
 FILE_SYSTEM_TYPE = "fuse.policyfs"
 FUSE_DEVICE = "/dev/fuse"
@@ -28,6 +28,8 @@ class Mount:
     type: str
     device: str
     root: HostPath = _WHOLE
+    owner: int | None = None
+    """Whose mount it is: FUSE's user_id, None for other file systems."""
 
 
 def mounts() -> list[Mount]:
@@ -38,7 +40,10 @@ def mounts() -> list[Mount]:
             fields = line.split(b" ")
             after = fields.index(b"-")
             point, root = _unescaped(fields[4]), _unescaped(fields[3])
-            found.append(Mount(point, fields[after + 1].decode(), fields[2].decode(), root))
+            owner = re.search(rb"(?:^|,)user_id=(\d+)", fields[after + 3])
+            found.append(
+                Mount(point, fields[after + 1].decode(), fields[2].decode(), root, None if owner is None else int(owner[1]))
+            )
     return found
 
 
@@ -52,10 +57,25 @@ def mount_at(point: HostPath) -> Mount | None:
     return next((mount for mount in reversed(mounts()) if mount.point == point), None)
 
 
-def view_around(place: HostPath) -> HostPath | None:
-    """The mountpoint of the view that holds a place, as the mount table tells; nothing is looked up."""
-    around = [mount.point for mount in mounts() if mount.type == FILE_SYSTEM_TYPE and below(place, mount.point) is not None]
-    return max(around, key=len, default=None)
+def in_view(place: HostPath) -> tuple[HostPath, ViewPath] | None:
+    """The mountpoint of the view that a place lies in, and the path there; None for a place in no view.
+
+    Links are followed as far as the mountpoint; in the view nothing is looked up, which a wedged one would not survive.
+    """
+    views = {mount.point for mount in mounts() if mount.type == FILE_SYSTEM_TYPE}
+    if not views:
+        return None
+    current = HostPath(b"/")
+    names = components(place)
+    for number, name in enumerate(names, 1):
+        step = HostPath(current + name if current == b"/" else current + b"/" + name)
+        current = step if step in views else places.real(step)
+        inside = [point for point in views if below(current, point) is not None]
+        if inside:
+            point = max(inside, key=len)
+            rest = [*components(b"/" + (below(current, point) or b"")), *names[number:]]
+            return point, ViewPath(joined(rest))
+    return None
 
 
 def nested_in(source: HostPath) -> list[Mount]:
