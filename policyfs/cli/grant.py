@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import click
 
-from policyfs.cli.options import directories, print_open
+from policyfs.cli.options import directories, print_open, printable
 from policyfs.host import asking
 from policyfs.host.faults import Exit, UserFault
+from policyfs.policy.paths import display
 from policyfs.policy.session import SessionFaults, level_option
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -44,10 +46,12 @@ def command(mountpoint: str, grant: str, seconds: float | None) -> None:
         path, level = level_option(grant, "PATH=LEVEL")
     except SessionFaults as error:
         raise UserFault(Exit.POLICY, *(f"{error.where}: {fault}" for fault in error.faults)) from None
-    request = {
-        "do": "grant",
-        "path": path.decode("utf-8", "surrogateescape"),
-        "level": str(level),
-        "seconds": seconds,
-    }
-    print_open(asking.ask(point, request))
+    text = os.fsdecode(path)
+    granted = asking.ask(point, {"do": "grant", "path": text, "level": str(level), "seconds": seconds})
+    print_open(granted)
+    (explained,) = asking.ask(point, {"do": "explain", "paths": [text]})
+    if explained["level"] != str(level):
+        click.echo(
+            f"policyfs: note: {display(path)} is at {explained['level']} all the same: {printable(explained['rule'])}",
+            err=True,
+        )

@@ -14,7 +14,10 @@ from policyfs.policy.paths import PathFault
 
 @click.command("reload")
 @click.argument("mountpoint", shell_complete=directories)
-@click.option("-s", "--session", "session_file", metavar="FILE", shell_complete=files, help="Another session file; else the same one, read anew.")
+@click.option(
+    "-s", "--session", "session_file", metavar="FILE", shell_complete=files,
+    help="Another session file; else the same one, read anew.",
+)  # fmt: skip
 def command(mountpoint: str, session_file: str | None) -> None:
     """Read the session of the view at MOUNTPOINT anew, all or nothing. (SIGHUP to the daemon does the same.)
 
