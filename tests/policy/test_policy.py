@@ -1,0 +1,153 @@
+"""The policy of one view: what it tells of a path, and how rules of the machine become rules of the view."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from policyfs.policy.levels import Level, Standing
+from policyfs.policy.paths import HostPath, ViewPath
+from policyfs.policy.policy import Answer, Explanation, Policy, Surroundings, homes_of, host_places
+from policyfs.policy.refusals import Refusal
+from policyfs.policy.rules import Boundary, Decision, Denial, Floor, Grant, NoGrant
+from policyfs.policy.session import Deny, Fault, Session, SessionFaults
+
+HOME = HostPath(b"/home/ada")
+OTHER_HOME = HostPath(b"/srv/home/ada")
+SOURCE = HostPath(b"/srv/tree")
+NOWHERE = Surroundings(SOURCE)
+
+
+def view(text: str) -> ViewPath:
+    return ViewPath(text.encode("utf-8", "surrogateescape"))
+
+
+def opening(grants: Mapping[str, Level], surroundings: Surroundings = NOWHERE, **fields: object) -> Policy:
+    return Policy(Session(grants={view(path): level for path, level in grants.items()}, **fields), surroundings)
+
+
+# -- what it tells of a path ---------------------------------------------------------------------------------------------
+
+
+def test_a_decision_has_all_that_was_considered() -> None:
+    """The path, its level and standing, the rule that decided and every rule that applied, in the order of the design."""
+    policy = opening({"/p": Level.STAGE}, boundary=view("/p"), floors={view("/p"): Level.RO}, deny=Deny(names=("shy",)))
+    grant, floor, denial = Grant(view("/p"), Level.STAGE), Floor(view("/p"), Level.RO), Denial("shy", "session")
+    boundary = Boundary(view("/p"))
+    inside, denied, outside = view("/p/a"), view("/p/shy"), view("/q")
+    assert policy.decide(inside) == Decision(inside, Level.RO, Standing.VISIBLE, floor, (grant, floor))
+    assert policy.decide(denied) == Decision(denied, Level.NONE, Standing.HIDDEN, denial, (grant, floor, denial))
+    assert policy.decide(outside) == Decision(outside, Level.NONE, Standing.HIDDEN, boundary, (NoGrant(), boundary))
+
+
+@pytest.mark.parametrize(
+    ("path", "refusals"),
+    [
+        ("/p/staged", (None, None, Refusal.NOTHING_TO_COMMIT)),
+        ("/p/read", (None, Refusal.READ_ONLY, Refusal.NOTHING_TO_COMMIT)),
+        ("/p", (Refusal.DENIED,) * 3),
+        ("/p/hidden", (Refusal.DENIED,) * 3),
+        ("/p/read/hidden/below", (Refusal.MISSING,) * 3),
+    ],
+)
+def test_an_explanation_answers_for_each_kind_of_operation(path: str, refusals: tuple[Refusal | None, ...]) -> None:
+    """Look, change and commit, in this order, each with its refusal and the refusal's own text for the path."""
+    policy = opening({"/p/staged": Level.STAGE, "/p/read": Level.RO, "/p/read/hidden": Level.NONE})
+    at = view(path)
+    assert policy.explain(at) == Explanation(
+        policy.decide(at),
+        tuple(
+            Answer(operation, refused, None if refused is None else refused.text(at))
+            for operation, refused in zip(("look", "change", "commit"), refusals, strict=True)
+        ),
+    )
+
+
+def test_what_is_told_of_a_view_names_every_grant_and_every_change_of_level() -> None:
+    """A grant that only repeats what lies above it is told too, since its author wrote it; a directory on the way, at the
+    level of what lies above it, is not."""
+    policy = opening(
+        {"/": Level.RO, "/again": Level.RO, "/way/to/write": Level.STAGE, "/off": Level.NONE, "/off/on": Level.RO}
+    )
+    told = {"/": Level.RO, "/again": Level.RO, "/off/on": Level.RO, "/way/to/write": Level.STAGE}
+    assert policy.granted() == [(view(path), level) for path, level in told.items()]
+
+
+def test_what_is_told_of_a_view_that_folds_case() -> None:
+    """A folded name is told as bytes, those that are no UTF-8 among them."""
+    session = Session(grants={ViewPath("/\u00c4\udcff".encode("utf-8", "surrogateescape")): Level.RO})
+    assert Policy(session, NOWHERE, fold_case=True).granted() == [(ViewPath("/\u00e4".encode() + b"\xff"), Level.RO)]
+
+
+def test_where_a_link_may_land_outside() -> None:
+    """On a listed place or below it, by whole names, unless a denied place or name is on the way."""
+    policy = opening(
+        {"/": Level.RO},
+        Surroundings(SOURCE, homes=(HOME,)),
+        links_outside=(HostPath(b"/usr"), HOME, HostPath(b"/opt/tools")),
+        deny=Deny(paths=("~/quiet",), names=("shy",)),
+    )
+    shown = {b"/usr", b"/usr/bin/python3", b"/home/ada", b"/home/ada/notes", b"/home/ada/quieter", b"/opt/tools/a"}
+    kept = {
+        b"/", b"/us", b"/usrlocal", b"/opt", b"/opt/a", b"/home", b"/home/ada/.ssh", b"/home/ada/.ssh/id",
+        b"/home/ada/quiet", b"/home/ada/quiet/a/b", b"/usr/shy", b"/usr/shy/a", b"/usr/server.key",
+    }  # fmt: skip
+    assert {place for place in shown | kept if policy.shown_outside(HostPath(place))} == shown
+
+
+# -- rules of the machine ------------------------------------------------------------------------------------------------
+
+
+def test_a_place_of_the_home_needs_a_home() -> None:
+    """A rule from `~` is a fault, told at its key, where there is no home; what else is wrong is told with it."""
+    session = Session(deny=Deny(paths=("~/x", "/y")), read_roots=("~/r", "/" + "n" * 256), write_roots=("~",))
+    with pytest.raises(SessionFaults) as caught:
+        Policy(session, NOWHERE)
+    assert caught.value.where == "session"
+    assert caught.value.faults == [
+        Fault("deny.paths", '"~/x" needs a home, and there is none; set HOME'),
+        Fault("roots.read", '"~/r" needs a home, and there is none; set HOME'),
+        Fault("roots.read", f"name too long: `{'n' * 256}`"),
+        Fault("roots.write", '"~" needs a home, and there is none; set HOME'),
+    ]
+
+
+def test_the_nearest_floor_above_the_source_holds() -> None:
+    """Of one source's floors at and above SOURCE the nearest holds for the whole view, one at `/` being the farthest."""
+
+    def level(floors: Mapping[bytes, Level]) -> Level:
+        places = {HostPath(place): level for place, level in floors.items()}
+        policy = opening({"/": Level.COMMIT}, Surroundings(SOURCE, floors={"site": places}))
+        return policy.decide(view("/a")).level
+
+    assert level({b"/": Level.NONE, b"/srv": Level.STAGE}) is Level.STAGE
+    assert level({b"/srv": Level.STAGE, b"/": Level.NONE}) is Level.STAGE
+    assert level({b"/srv": Level.NONE, b"/srv/tree": Level.RO}) is Level.RO
+    assert level({b"/": Level.RO, b"/srv/other": Level.NONE}) is Level.RO
+
+
+@pytest.mark.parametrize("first", [Level.NONE, Level.STAGE])
+def test_two_floors_of_one_source_on_one_path(first: Level) -> None:
+    """Where two places of the machine are one path of the view, the lower level holds, whichever comes first."""
+    second = Level.STAGE if first is Level.NONE else Level.NONE
+    inside, alias = HostPath(b"/srv/tree/a"), HostPath(b"/alias")
+    surroundings = Surroundings(SOURCE, real={alias: inside}, floors={"site": {inside: first, alias: second}})
+    assert opening({"/": Level.COMMIT}, surroundings).decide(view("/a")).level is Level.NONE
+
+
+def test_the_names_of_a_home() -> None:
+    """A home has two where a link leads to it, one where none does."""
+    assert homes_of(HOME, HOME) == (HOME,)
+    assert homes_of(HOME, OTHER_HOME) == (HOME, OTHER_HOME)
+
+
+def test_the_places_that_a_session_speaks_of() -> None:
+    """Every place of every home that a rule names, built in or the session's own, and every other place of the host."""
+    session = Session(deny=Deny(defaults=False, paths=("~/d", "/v")), read_roots=("~/r",), write_roots=("relative", "/w"))
+    assert host_places(session, [HOME, OTHER_HOME]) == {
+        *(home + below for home in (HOME, OTHER_HOME) for below in (b"/d", b"/r")),
+        b"/v", b"/w",
+    }  # fmt: skip
+    built_in = host_places(Session(), [HOME, OTHER_HOME])
+    assert {home + below for home in (HOME, OTHER_HOME) for below in (b"/.ssh", b"/.config/gh")} <= built_in
