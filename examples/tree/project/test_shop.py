@@ -7,7 +7,7 @@ from shop import total
 
 class Shop(unittest.TestCase):
     def test_a_basket_adds_up(self) -> None:
-        self.assertEqual(total([250, 125]), 375)
+        assert total([250, 125]) == 375
 
 
 if __name__ == "__main__":
