@@ -295,9 +295,9 @@ class JournalFile:
     def _write(self, items: list[Item], commands: Commands) -> tuple[int, OSError | None]:
         """Write as many items as this file takes, at least one: how many were, and what kept the next from it."""
         head, added = self._head, bytearray(b"\n" if self._unended else b"")
-        if head.size >= self._most:
+        # A torn line and the line that tells of it stay in one file.
+        if head.size >= self._most and not self._unended:
             head = self._set_aside(head)
-            added.clear()
         # After each line: how much is to be written by then, and where the chain ends.
         ends = [(0, head.seq, head.hash)]
         count = 0
@@ -339,7 +339,6 @@ class JournalFile:
         os.close(self._descriptor)
         self._descriptor = -1
         self._descriptor = _opened(self._path, _FLAGS | os.O_EXCL)
-        self._unended = False
         return self._after_setting_aside(head)
 
     def _after_setting_aside(self, head: Head) -> Head:

@@ -25,7 +25,7 @@ from policyfs.host.journal_file import Head, head_path, set_aside
 from policyfs.host.journal_reading import Reader, files_of, verify
 from policyfs.mount import journal as module
 from policyfs.mount.journal import Journal
-from tests.mount.test_journal import ME, entries, found, lines, write
+from tests.mount.test_journal import ME, entries, entries_that_can_be_read, found, lines, write
 
 
 @pytest.fixture
@@ -69,25 +69,29 @@ def test_a_journal_outlives_the_killing_of_its_writer(path: Path) -> None:
         assert entries(path)[-1]["path"] == f"/after/{round_}"
 
 
+@pytest.mark.parametrize("most_bytes", [1, 1 << 20])
 @pytest.mark.parametrize("length", [1, 20, 200, 4000])
-def test_a_torn_line_is_ended_and_told(path: Path, length: int) -> None:
+def test_a_torn_line_is_ended_and_told(path: Path, length: int, most_bytes: int) -> None:
     """What a killed writer left of a line, beyond the head, is no fault; the next to write says that it was found so."""
-    write(path, b"/a", b"/b")
+    write(path, b"/a", b"/b", most_bytes=most_bytes)
     torn = (b'{"seq":4,"time":"' + b"x" * 5000)[:length]
     with path.open("ab") as file:
         file.write(torn)
     assert (found(path), verify(path).torn) == ([], 1)
-    write(path, b"/c")
+    torn_file = files_of(path)[-1].read_bytes()
+    write(path, b"/c", most_bytes=most_bytes)
     assert (found(path), verify(path).torn) == ([], 1)
     values = [json.loads(line) for line in lines(path) if line != torn]
-    assert [(value["event"], value.get("path"), value.get("bytes")) for value in values[1:]] == [
+    told = [(value["event"], value.get("path"), value.get("bytes")) for value in values if value["event"] != "file"]
+    assert told == [
         ("refusal", "/a", None),
         ("refusal", "/b", None),
         ("torn", None, length),
         ("refusal", "/c", None),
     ]
     # Told, it cannot be changed any more.
-    path.write_bytes(path.read_bytes().replace(torn, b"#" * length))
+    (file,) = [file for file in files_of(path) if file.read_bytes().startswith(torn_file)]
+    file.write_bytes(torn_file.removesuffix(torn) + b"#" * length + file.read_bytes().removeprefix(torn_file))
     assert found(path)
 
 
@@ -121,6 +125,73 @@ def test_a_writer_is_killed_as_it_sets_a_file_aside(path: Path, step: str) -> No
     came = entries(path)
     assert [entry["path"] for entry in came] == [*(["/a", "/b", "/c"] if step == "begun" else ["/a", "/b"]), "/d"]
     assert [file.name for file in files_of(path)] == ["view.jsonl.1", "view.jsonl"]
+
+
+class _Killed(BaseException):
+    """Nothing of the writer runs any more."""
+
+
+class _System:
+    """`os`, which ends the writer at one of the calls that change something; a write is half done by then."""
+
+    CHANGES = ("write", "pwrite", "rename", "link", "unlink", "open", "ftruncate", "fchmod")
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(os, name)
+        if name not in self.CHANGES:
+            return real
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            self.left -= 1
+            if self.left < 0:
+                if name == "write":
+                    descriptor, text = arguments
+                    real(descriptor, text[: len(text) // 2])
+                raise _Killed
+            return real(*arguments, **named)
+
+        return call
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_writer_is_killed_at_each_of_its_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool) -> None:
+    """After every single system call of a first and of a later batch that sets two files aside: never a fault, all that was
+    written before is there, and the next goes on."""
+    for after in range(1000):
+        path = tmp_path / str(after) / "view.jsonl"
+        if begun:
+            write(path, b"/before", most_bytes=600, kept=2)
+        system = _System(after)
+        monkeypatch.setattr(journal_file, "os", system)
+        journal = Journal(path, "s1", most_bytes=600, kept=2)
+        for number in range(8):
+            journal.change("create", b"/%d" % number, "stage", 0)
+        items = journal._take()
+        try:
+            journal._write(*items)
+        except _Killed:
+            killed = True
+        else:
+            killed = False
+        monkeypatch.undo()
+        # What the kernel does for a process that is no more.
+        journal._file._close()
+        if path.parent.exists() and files_of(path):
+            # Without a head nothing was written yet.
+            assert found(path) == [] or (not begun and not head_path(path).exists()), after
+        write(path, b"/after", most_bytes=600, kept=100)
+        assert found(path) == [], after
+        came = [entry["path"] for entry in entries_that_can_be_read(path) if "path" in entry]
+        assert came[-1] == "/after"
+        numbers = [int(name[1:]) for name in came if name[1:].isdigit()]
+        assert numbers == list(range(min(numbers, default=0), max(numbers, default=-1) + 1))
+        if not killed:
+            assert after > 8
+            return
+    raise AssertionError("it never came to its end")
 
 
 # -- more than one
