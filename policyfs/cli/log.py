@@ -147,7 +147,10 @@ def _what(values: dict[str, Any]) -> str:
         path += f" to {_name(values, 'to')}"
     answer = _value(values.get("level"))
     if event == "refusal":
-        answer = _value(values.get("refusal")) + (f" by {_value(values['rule'])}" if values.get("rule") else "")
+        # In the journal by its name in the table of refusals, READ_ONLY; here as a person writes it.
+        answer = _value(values.get("refusal")).lower().replace("_", "-") + (
+            f" by {_value(values['rule'])}" if values.get("rule") else ""
+        )
     process = f"{_value(values.get('command') or '?')}[{_value(values.get('pid'))}]"
     times = f"  {_value(values['times'])} times" if "times" in values else ""
     return f"{verb}  {_value(values.get('operation')):<10}  {path:<30}  {answer}  {process}{times}"

@@ -51,7 +51,7 @@ def filled(path: Path, count: int = 1, most_bytes: int = 1 << 20) -> Journal:
     journal.event("mount", source="/tree")
     for number in range(count):
         for _ in range(number + 1):
-            journal.refusal("lookup", b"/Notes/%d" % number, "none", "denied", 'grant "/Notes" = none', os.getpid())
+            journal.refusal("lookup", b"/Notes/%d" % number, "none", "NOT_A_WORD", 'grant "/Notes" = none', os.getpid())
         journal.change("rename", b"/a%d" % number, "stage", os.getpid(), to=b"/b")
         journal.opened(b"/c%d" % number, "ro", 0)
     journal.event("unmount")
@@ -71,10 +71,10 @@ def test_a_line_for_each_entry(home: Path, point: Path, path: Path) -> None:
     assert [re.split(r" {2,}", line)[1:] for line in lines] == [
         ["file", "format=1", "file=1", "kept=4"],
         ["mount", "source=/tree"],
-        ["refused", "lookup", "/Notes/0", 'denied by grant "/Notes" = none', me],
+        ["refused", "lookup", "/Notes/0", 'not-a-word by grant "/Notes" = none', me],
         ["changed", "rename", "/a0 to /b", "stage", me],
         ["opened", "open", "/c0", "ro", "?[0]"],
-        ["refused", "lookup", "/Notes/1", 'denied by grant "/Notes" = none', me, "2 times"],
+        ["refused", "lookup", "/Notes/1", 'not-a-word by grant "/Notes" = none', me, "2 times"],
         ["changed", "rename", "/a1 to /b", "stage", me],
         ["opened", "open", "/c1", "ro", "?[0]"],
         ["unmount"],
@@ -167,7 +167,7 @@ def test_a_journal_that_was_changed(home: Path, point: Path, path: Path, change:
     filled(path, 3)
     lines = path.read_bytes().splitlines(keepends=True)
     if change == "changed":
-        lines[2] = lines[2].replace(b"denied", b"opened")
+        lines[2] = lines[2].replace(b"NOT_A_WORD", b"IS_A_WORD")
     elif change == "nonsense":
         lines[3] = b"\x1b[2J\n"
     else:
