@@ -113,6 +113,20 @@ def test_a_place_of_the_home_needs_a_home() -> None:
     ]
 
 
+def test_a_place_behind_a_link_is_where_the_link_leads() -> None:
+    """A denied place, a root and a floor hold where a link leads, and under the name that was written."""
+    inside = {name: HostPath(b"/srv/tree/" + name) for name in (b"keys", b"read", b"write", b"low")}
+    behind = {HostPath(HOME + b"/" + name): place for name, place in inside.items()}
+    surroundings = Surroundings(
+        SOURCE, homes=(HOME,), real=behind, floors={"site": {HostPath(b"/home/ada/low"): Level.NONE}}
+    )
+    roots = {"read_roots": ("~/read",), "write_roots": ("~/write",)}
+    policy = opening({"/low": Level.RO, "/keys": Level.RO}, surroundings, deny=Deny(paths=("~/keys",)), **roots)
+    levels = {b"/keys": Level.NONE, b"/read": Level.RO, b"/write": Level.STAGE, b"/low": Level.NONE}
+    assert {path: policy.decide(ViewPath(path)).level for path in levels} == levels
+    assert {HOME + b"/keys", inside[b"keys"]} <= set(policy.denied_places)
+
+
 def test_the_nearest_floor_above_the_source_holds() -> None:
     """Of one source's floors at and above SOURCE the nearest holds for the whole view, one at `/` being the farthest."""
 
