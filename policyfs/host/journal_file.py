@@ -24,15 +24,18 @@ import re
 import stat
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from policyfs.host import places
 from policyfs.host.journal_lines import BEGINNING, FORMAT, MOST_LINE, Event, Item, Lines, hash_of
-from policyfs.host.processes import Commands
 
 log = logging.getLogger("policyfs.journal")
+
+Names = Mapping[int, str | None]
+"""The names of processes, by their numbers."""
 
 _HEAD_SIZE = 256
 """Bytes of the head file: always the same, so that one write in place replaces it."""
@@ -127,7 +130,7 @@ class JournalFile:
         self.written = 0
         """Entries that were written."""
 
-    def append(self, items: list[Item], dropped: int, commands: Commands) -> None:
+    def append(self, items: list[Item], dropped: int, names: Names) -> None:
         """Write the items. `dropped` is how many in all never came here, which is told with those that are lost here."""
         if not self._mutex.acquire(timeout=_PATIENCE):
             # A thread that waits for the disk holds it.
@@ -136,7 +139,7 @@ class JournalFile:
         try:
             missing = dropped + self.lost - self._told
             if items or missing:
-                self._append(items, missing, commands)
+                self._append(items, missing, names)
         finally:
             self._mutex.release()
 
@@ -146,7 +149,7 @@ class JournalFile:
             self._close()
             self._mutex.release()
 
-    def _append(self, items: list[Item], missing: int, commands: Commands) -> None:
+    def _append(self, items: list[Item], missing: int, names: Names) -> None:
         lines = own = 0
         try:
             self._lock()
@@ -156,7 +159,7 @@ class JournalFile:
             own = len(first)
             items = first + items
             while lines < len(items):
-                count, fault = self._write(items[lines:] if lines else items, commands)
+                count, fault = self._write(items[lines:] if lines else items, names)
                 lines += count
                 if fault is not None:
                     raise fault
@@ -292,7 +295,7 @@ class JournalFile:
 
     # -- what is written
 
-    def _write(self, items: list[Item], commands: Commands) -> tuple[int, OSError | None]:
+    def _write(self, items: list[Item], names: Names) -> tuple[int, OSError | None]:
         """Write as many items as this file takes, at least one: how many were, and what kept the next from it."""
         head, added = self._head, bytearray(b"\n" if self._unended else b"")
         # A torn line and the line that tells of it stay in one file.
@@ -309,7 +312,7 @@ class JournalFile:
         seq, previous = head.seq, head.hash
         for item in items:
             what = item[1]
-            line = self._lines.line(seq + 1, previous, item, commands[what[6]] if isinstance(what, tuple) else None)
+            line = self._lines.line(seq + 1, previous, item, names.get(what[6]) if isinstance(what, tuple) else None)
             seq, previous = seq + 1, hash_of(line)
             added += line
             added += b"\n"

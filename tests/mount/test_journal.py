@@ -180,7 +180,8 @@ def test_what_cannot_be_cut_to_a_line_is_told_as_such(path: Path) -> None:
 
 
 def test_the_name_of_a_process_is_one_it_may_have_chosen(path: Path) -> None:
-    """A process can call itself what it likes: the name breaks no line. One that is gone has none."""
+    """A process can call itself what it likes: the name breaks no line. It is read while
+    the process waits, which may be gone when the line is written; one that was gone before has none."""
     program = "open('/proc/self/comm','wb').write(b'\\x1b[2J\\xff\\n{\"a'); print(flush=True); input()"
     process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with process:
@@ -188,8 +189,8 @@ def test_the_name_of_a_process_is_one_it_may_have_chosen(path: Path) -> None:
         process.stdout.readline()
         journal = Journal(path, "s1")
         journal.opened(b"/a", "ro", process.pid)
-        journal.close()
         process.communicate(b"\n")
+        journal.close()
     journal = Journal(path, "s1")
     journal.opened(b"/a", "ro", process.pid)
     journal.opened(b"/a", "ro", 0)
