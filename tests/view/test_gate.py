@@ -1,0 +1,457 @@
+"""The gate, asked directly: what it answers where a kernel in front of it would have answered first, what it does to an
+object that is no longer the one that was meant, and what it leaves in the source.
+
+What a whole session is told stands in conformance/; here is what its cases cannot see.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from policyfs.policy.levels import Level
+from policyfs.policy.paths import HostPath, Name, ViewPath
+from policyfs.policy.policy import Policy, Surroundings
+from policyfs.policy.refusals import Refusal
+from policyfs.policy.session import Session
+from policyfs.view.refused import Refused
+from policyfs.view.root import RENAME_EXCHANGE, RENAME_NOREPLACE, Root
+from policyfs.view.view import LEVEL_ATTRIBUTE, Location, View
+
+GRANTS = {b"/": Level.STAGE, b"/read": Level.RO, b"/hidden": Level.NONE, b"/way": Level.NONE, b"/way/open": Level.STAGE}
+
+
+def policy(source: Path, grants: dict[bytes, Level] = GRANTS) -> Policy:
+    session = Session(grants={ViewPath(path): level for path, level in grants.items()})
+    return Policy(session, Surroundings(HostPath(os.fsencode(source))))
+
+
+@pytest.fixture
+def view(source: Path) -> Iterator[View]:
+    """A view of a small tree, with the umask of a daemon, which has none."""
+    before = os.umask(0)
+    for directory in ("d/full", "d/empty", "read", "hidden", "way/open"):
+        (source / directory).mkdir(parents=True)
+    for file in ("f", "other", "d/full/f", "read/f", "hidden/f", "way/open/f"):
+        (source / file).write_text(file)
+    (source / "link").symlink_to("f")
+    (source / "away").symlink_to("hidden/f")
+    os.mkfifo(source / "fifo")
+    root = Root(HostPath(os.fsencode(source)))
+    try:
+        yield View(root, policy(source))
+    finally:
+        root.close()
+        os.umask(before)
+
+
+def at(view: View, path: str) -> Location:
+    return view.locate(ViewPath(os.fsencode(path)))
+
+
+def identity(place: Path) -> tuple[int, int]:
+    status = os.lstat(place)
+    return status.st_dev, status.st_ino
+
+
+class Refuses:
+    """What is expected of an operation: a refusal of the policy's with its path, or an errno of the source's."""
+
+    def __init__(self, expected: Refusal | int, path: str = "") -> None:
+        self.expected, self.path = expected, path
+        self._raises = pytest.raises(OSError)
+
+    def __enter__(self) -> None:
+        self._caught = self._raises.__enter__()
+
+    def __exit__(self, *about: object) -> bool:
+        if not self._raises.__exit__(*about):
+            return False
+        error = self._caught.value
+        if isinstance(self.expected, Refusal):
+            assert isinstance(error, Refused), repr(error)
+            assert (error.refusal, error.path) == (self.expected, os.fsencode(self.path))
+            assert (error.errno, str(error)) == (self.expected.errno, self.expected.text(ViewPath(os.fsencode(self.path))))
+        else:
+            assert (type(error), error.args) == (
+                type(OSError(self.expected, "")),
+                (self.expected, os.strerror(self.expected)),
+            )
+        return True
+
+
+# -- what a kernel would have answered first -----------------------------------------------------------------------------
+
+
+def test_opening_what_is_no_file(view: View) -> None:
+    """A directory is a directory, a link a loop to who opens the link itself, a fifo or a socket nothing to open; the
+    same for truncate(2)."""
+    for flags in (os.O_RDONLY, os.O_WRONLY):
+        with Refuses(Refusal.IS_DIRECTORY, "/d"):
+            view.open(at(view, "/d"), flags)
+        with Refuses(errno.ELOOP):
+            view.open(at(view, "/link"), flags)
+        with Refuses(errno.ENXIO):
+            view.open(at(view, "/fifo"), flags)
+        for path, expected in (("/d", Refusal.IS_DIRECTORY), ("/link", errno.ELOOP), ("/fifo", errno.ENXIO)):
+            with Refuses(expected, path):
+                view.open(at(view, path), flags, lazily=True)
+    with Refuses(Refusal.IS_DIRECTORY, "/d"):
+        view.truncate(at(view, "/d"), 0)
+    with Refuses(errno.ENXIO):
+        view.truncate(at(view, "/fifo"), 0)
+
+
+def test_what_only_a_link_or_a_directory_can_be_asked(view: View) -> None:
+    """readlink(2) of anything else is EINVAL, link(2) of a directory EPERM, a listing of anything else ENOTDIR."""
+    with Refuses(errno.EINVAL):
+        view.link_text(at(view, "/f"))
+    with Refuses(errno.EPERM):
+        view.link(at(view, "/d"), at(view, "/new"))
+    with Refuses(Refusal.NOT_DIRECTORY, "/f"):
+        view.listing(at(view, "/f"))
+
+
+def test_removing_the_other_kind(view: View, source: Path) -> None:
+    """rmdir(2) of a file and unlink(2) of a directory say what it is, and take nothing away."""
+    with Refuses(Refusal.NOT_DIRECTORY, "/f"):
+        view.remove_directory(at(view, "/f"))
+    with Refuses(Refusal.IS_DIRECTORY, "/d/empty"):
+        view.unlink(at(view, "/d/empty"))
+    assert (source / "f").exists()
+    assert (source / "d/empty").exists()
+
+
+def test_making_a_name_that_is_taken(view: View) -> None:
+    """Whatever is made, a name that something shown has taken exists; one that something not shown has taken is denied."""
+    make: list[Callable[[Location], object]] = [
+        lambda new: view.create(new, os.O_WRONLY | os.O_EXCL, 0o644),
+        lambda new: view.make_directory(new, 0o755),
+        lambda new: view.make_node(new, stat.S_IFREG | 0o644),
+        lambda new: view.make_link(new, b"f"),
+        lambda new: view.link(at(view, "/f"), new),
+        lambda new: view.rename(at(view, "/f"), new, RENAME_NOREPLACE),
+    ]
+    for each in make:
+        for taken in ("/other", "/d/empty", "/link", "/fifo"):
+            with Refuses(Refusal.EXISTS, taken):
+                each(at(view, taken))
+        with Refuses(Refusal.DENIED, "/away"):
+            each(at(view, "/away"))
+
+
+def test_creating_what_is_there_opens_it(view: View, source: Path) -> None:
+    """Without O_EXCL the file that has the name is opened, with the access asked for, emptied if asked, its mode kept."""
+    os.chmod(source / "f", 0o640)
+    file, attributes = view.create(at(view, "/f"), os.O_RDWR, 0o777)
+    assert file.read(0, 9) == b"f"
+    assert file.write(1, b"g") == 1
+    file.close()
+    assert (attributes.identity, attributes.mode) == (identity(source / "f"), stat.S_IFREG | 0o640)
+    file, _ = view.create(at(view, "/f"), os.O_WRONLY | os.O_TRUNC, 0o777)
+    file.close()
+    assert (source / "f").read_bytes() == b""
+    with Refuses(Refusal.IS_DIRECTORY, "/d"):
+        view.create(at(view, "/d"), os.O_WRONLY, 0o644)
+
+
+def test_a_path_through_a_file(view: View) -> None:
+    """A path through a visible file is no directory's, at any depth; through one that is not seen, or a name that is not
+    there, it is missing."""
+    for path in ("/f/a", "/f/a/b/c", "/d/full/f/a"):
+        with Refuses(Refusal.NOT_DIRECTORY, path):
+            view.attributes(at(view, path))
+        with Refuses(Refusal.NOT_DIRECTORY, path):
+            view.open(at(view, path), os.O_RDONLY)
+    for path in ("/hidden/f/a", "/away/a", "/gone/a/b"):
+        with Refuses(Refusal.MISSING, path):
+            view.attributes(at(view, path))
+    with Refuses(Refusal.NOT_DIRECTORY, "/f/new"):
+        view.make_directory(at(view, "/f/new"), 0o755)
+
+
+def test_the_root_has_no_name_to_lose(view: View) -> None:
+    """`/` is neither removed nor replaced: EBUSY, or what the rules say of it first."""
+    for act in (lambda: view.remove_directory(at(view, "/")), lambda: view.make_directory(at(view, "/"), 0o755)):
+        with pytest.raises(OSError) as caught:
+            act()
+        assert caught.value.errno in (errno.EBUSY, errno.EXDEV)
+
+
+def test_flags_of_rename_that_mean_nothing(view: View) -> None:
+    """Any flag but the two, and the two together, are EINVAL; an exchange needs both."""
+    for flags in (4, RENAME_NOREPLACE | RENAME_EXCHANGE, RENAME_EXCHANGE | 4):
+        with Refuses(errno.EINVAL):
+            view.rename(at(view, "/f"), at(view, "/other"), flags)
+    with Refuses(Refusal.MISSING, "/gone"):
+        view.rename(at(view, "/f"), at(view, "/gone"), RENAME_EXCHANGE)
+    with Refuses(Refusal.MISSING, "/gone"):
+        view.rename(at(view, "/gone"), at(view, "/f"))
+
+
+# -- an object that is no longer the one that was meant -------------------------------------------------------------------
+
+
+def test_another_object_under_the_name_is_stale(view: View, source: Path) -> None:
+    """Who means one object, and finds another or nothing under its name, is told so, and nothing is done to the other."""
+    use: list[Callable[[Location, tuple[int, int]], object]] = [
+        view.attributes,
+        lambda here, meant: view.access(here, os.R_OK, meant),
+        lambda here, meant: view.open(here, os.O_RDONLY, meant),
+        lambda here, meant: view.open(here, os.O_RDONLY, meant, lazily=True),
+        lambda here, meant: view.open(here, os.O_RDWR | os.O_TRUNC, meant),
+        lambda here, meant: view.link(here, at(view, "/new"), meant),
+        lambda here, meant: view.change_mode(here, 0o600, meant),
+        lambda here, meant: view.change_owner(here, -1, -1, meant),
+        lambda here, meant: view.truncate(here, 0, meant),
+        lambda here, meant: view.set_times(here, 0, 0, meant),
+        lambda here, meant: view.extended(here, b"user.a", meant),
+        view.extended_names,
+        view.level_of,
+        lambda here, meant: view.set_extended(here, b"user.a", b"b", 0, meant),
+        lambda here, meant: view.remove_extended(here, b"user.a", meant),
+    ]
+    other, gone = identity(source / "other"), at(view, "/gone")
+    before = os.lstat(source / "f")
+    for each in use:
+        with Refuses(Refusal.STALE, "/f"):
+            each(at(view, "/f"), other)
+        with Refuses(Refusal.STALE, "/gone"):
+            each(gone, other)
+    with Refuses(Refusal.STALE, "/link"):
+        view.link_text(at(view, "/link"), other)
+    with Refuses(Refusal.STALE, "/d"):
+        view.listing(at(view, "/d"), other)
+    after = os.lstat(source / "f")
+    assert (after.st_mode, after.st_size, after.st_mtime_ns, after.st_nlink) == (
+        before.st_mode, before.st_size, before.st_mtime_ns, 1,
+    )  # fmt: skip
+
+
+def test_the_object_that_was_meant_is_used(view: View, source: Path) -> None:
+    """Who means the object that is there gets it."""
+    meant = identity(source / "f")
+    here = at(view, "/f")
+    assert view.attributes(here, meant).identity == meant
+    view.access(here, os.R_OK, meant)
+    view.open(here, os.O_RDONLY, meant).close()
+    assert view.link(here, at(view, "/new"), meant).links == 2
+    view.change_mode(here, 0o600, meant)
+    view.change_owner(here, os.geteuid(), os.getegid(), meant)
+    assert view.level_of(here, meant) == b"stage"
+    assert view.link_text(at(view, "/link"), identity(source / "link")) == b"f"
+
+
+def test_an_open_file_is_meant_by_itself(view: View, source: Path) -> None:
+    """Whatever became of its name, and of the rights on it, what is asked of an open file is done to that file."""
+    here = at(view, "/f")
+    file = view.open(here, os.O_RDWR)
+    (source / "f").rename(source / "moved")
+    (source / "f").write_text("another")
+    meant = identity(source / "moved")
+    assert view.attributes(here, file).identity == meant
+    view.change_mode(here, 0o604, file)
+    view.set_times(here, 1, 2, file)
+    view.truncate(here, 0, file)
+    view.access(here, os.R_OK, file)
+    file.close()
+    moved, stayed = os.lstat(source / "moved"), os.lstat(source / "f")
+    assert (stat.S_IMODE(moved.st_mode), moved.st_atime_ns, moved.st_size) == (0o604, 1, 0)
+    assert (stayed.st_size, stayed.st_mtime_ns > 2) == (7, True)
+
+
+def test_what_loses_its_name_can_be_held(view: View, source: Path) -> None:
+    """Removed or replaced, it stays in reach of who asked for that, and of nobody else."""
+    meant = identity(source / "f")
+    gone = view.unlink(at(view, "/f"), hold=True)
+    assert gone.identity == meant
+    assert gone.held is not None
+    assert gone.held.read(0, 9) == b"f"
+    assert (gone.held.writable, gone.held.append) == (False, False)
+    gone.held.close()
+    replaced_identity, moved_identity = identity(source / "other"), identity(source / "d/full/f")
+    renamed = view.rename(at(view, "/d/full/f"), at(view, "/other"), hold=True)
+    assert (renamed.moved, renamed.replaced, renamed.directory) == (moved_identity, replaced_identity, False)
+    assert renamed.held is not None
+    assert renamed.held.read(0, 9) == b"other"
+    assert (renamed.held.writable, renamed.held.append) == (False, False)
+    renamed.held.close()
+    directory = view.remove_directory(at(view, "/d/empty"), hold=True)
+    assert directory.held is not None
+    assert stat.S_ISDIR(os.fstat(directory.held.descriptor).st_mode)
+    directory.held.close()
+
+
+def test_nothing_is_held_unasked(view: View) -> None:
+    """Nobody would close it."""
+    assert view.unlink(at(view, "/f")).held is None
+    assert view.remove_directory(at(view, "/d/empty")).held is None
+    assert view.rename(at(view, "/d/full/f"), at(view, "/other")).held is None
+    assert view.rename(at(view, "/other"), at(view, "/free"), hold=True).held is None
+    assert view.rename(at(view, "/free"), at(view, "/link"), RENAME_EXCHANGE, hold=True).held is None
+
+
+def test_what_a_rename_tells(view: View, source: Path) -> None:
+    """What moved, what was in its place, and whether a directory went elsewhere, one way or the other."""
+    names = {name: identity(source / name) for name in ("f", "other", "d", "link")}
+    assert view.rename(at(view, "/f"), at(view, "/g")) == (names["f"], None, False, None)
+    assert view.rename(at(view, "/g"), at(view, "/other"), RENAME_EXCHANGE) == (names["f"], names["other"], False, None)
+    assert view.rename(at(view, "/d"), at(view, "/e")) == (names["d"], None, True, None)
+    assert view.rename(at(view, "/link"), at(view, "/e"), RENAME_EXCHANGE) == (names["link"], names["d"], True, None)
+    assert view.rename(at(view, "/e"), at(view, "/link"), RENAME_EXCHANGE) == (names["link"], names["d"], True, None)
+    assert os.readlink(source / "link") == "f"
+
+
+def test_no_descriptor_stays_open(view: View) -> None:
+    """Whatever is refused or done, every descriptor is closed again that the caller was not given."""
+    before = len(os.listdir("/proc/self/fd"))
+    for test in (
+        test_opening_what_is_no_file, test_what_only_a_link_or_a_directory_can_be_asked, test_making_a_name_that_is_taken,
+        test_flags_of_rename_that_mean_nothing, test_a_path_through_a_file, test_nothing_is_held_unasked,
+    ):  # fmt: skip
+        test(view)
+        assert len(os.listdir("/proc/self/fd")) == before, test.__name__
+
+
+# -- what it leaves in the source ----------------------------------------------------------------------------------------
+
+
+def mode(place: Path) -> int:
+    return stat.S_IMODE(os.lstat(place).st_mode)
+
+
+def test_the_modes_of_what_is_made(view: View, source: Path) -> None:
+    """As asked for, less the umask of who asks, which is nothing where none is told; never with a set-id bit, and a
+    directory takes its setgid bit from where it is made alone."""
+    view.create(at(view, "/a"), os.O_WRONLY, 0o6777)[0].close()
+    view.create(at(view, "/b"), os.O_WRONLY, 0o6777, 0o027)[0].close()
+    view.make_node(at(view, "/c"), stat.S_IFIFO | 0o6777)
+    view.make_node(at(view, "/e"), stat.S_IFREG | 0o6777, 0o027)
+    view.make_directory(at(view, "/g"), 0o7777)
+    view.make_directory(at(view, "/h"), 0o7777, 0o027)
+    modes = {"a": 0o777, "b": 0o750, "c": 0o777, "e": 0o750, "g": 0o1777, "h": 0o1750}
+    assert {name: mode(source / name) for name in modes} == modes
+    assert stat.S_ISFIFO(os.lstat(source / "c").st_mode)
+
+
+def test_the_modes_that_are_set(view: View, source: Path) -> None:
+    """A file gets no set-id bit, a directory keeps its setgid bit and gets no setuid bit."""
+    view.change_mode(at(view, "/f"), 0o6755)
+    view.change_mode(at(view, "/d"), 0o7755)
+    assert (mode(source / "f"), mode(source / "d")) == (0o755, 0o3755)
+
+
+def test_a_program_with_another_users_rights_is_not_written(view: View, source: Path) -> None:
+    """Neither opened for writing, by whatever flags, nor cut; reading it is no matter. A set-id bit without any execute
+    bit makes no program, and neither does an execute bit alone."""
+    for bits in (0o4755, 0o2711, 0o2010, 0o4001):
+        os.chmod(source / "f", bits)
+        for flags in (os.O_WRONLY, os.O_RDWR, os.O_RDONLY | os.O_TRUNC, os.O_WRONLY | os.O_APPEND):
+            with Refuses(Refusal.SET_ID, "/f"):
+                view.open(at(view, "/f"), flags)
+        with Refuses(Refusal.SET_ID, "/f"):
+            view.truncate(at(view, "/f"), 0)
+    os.chmod(source / "f", 0o4755)
+    view.open(at(view, "/f"), os.O_RDONLY).close()
+    assert (source / "f").read_text() == "f"
+    for bits in (0o6644, 0o755, 0o666):
+        os.chmod(source / "f", bits)
+        view.open(at(view, "/f"), os.O_RDWR).close()
+
+
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize("append", [0, os.O_APPEND])
+@pytest.mark.parametrize("access", [os.O_RDONLY, os.O_WRONLY, os.O_RDWR])
+def test_an_open_file_has_the_access_asked_for(view: View, made: bool, access: int, append: int) -> None:
+    """Found or made: what it says of itself, and what its descriptor can do. A flag that is the kernel's stays there."""
+    if made:
+        file, _ = view.create(at(view, "/new"), access | append | os.O_DIRECT | os.O_CREAT, 0o644)
+    else:
+        file = view.open(at(view, "/f"), access | append | os.O_DIRECT)
+    flags = fcntl.fcntl(file.descriptor, fcntl.F_GETFL)
+    assert (file.writable, file.append) == (access != os.O_RDONLY, bool(append))
+    assert (flags & os.O_ACCMODE, flags & os.O_APPEND, flags & os.O_DIRECT) == (access, append, 0)
+    file.close()
+
+
+def test_times_left_as_they_are(view: View, source: Path) -> None:
+    """None leaves a time as it is; each is set by itself."""
+    here, place = at(view, "/f"), source / "f"
+    os.utime(place, ns=(10, 20))
+    view.set_times(here, None, None)
+    assert (os.lstat(place).st_atime_ns, os.lstat(place).st_mtime_ns) == (10, 20)
+    view.set_times(here, 30, None)
+    assert (os.lstat(place).st_atime_ns, os.lstat(place).st_mtime_ns) == (30, 20)
+    view.set_times(here, None, 40)
+    assert (os.lstat(place).st_atime_ns, os.lstat(place).st_mtime_ns) == (30, 40)
+
+
+def test_attributes_that_are_the_users(view: View, source: Path) -> None:
+    """Only `user.*` attributes are named, read, set and removed, and the one that tells the level only read."""
+    try:
+        os.setxattr(source / "f", "user.a", b"b")
+    except OSError:
+        pytest.skip("the temporary directory keeps no attributes")
+    if os.geteuid() == 0:
+        os.setxattr(source / "f", "trusted.a", b"b")
+    os.setxattr(source / "f", LEVEL_ATTRIBUTE, b"forged")
+    here = at(view, "/f")
+    assert view.extended_names(here) == [b"user.a"]
+    assert view.extended(here, b"user.a") == b"b"
+    assert view.level_of(here) == b"stage"
+    assert view.level_of(at(view, "/read/f")) == b"ro"
+    view.set_extended(here, b"user.a", b"c")
+    view.set_extended(here, b"user.new", b"d", os.XATTR_CREATE)
+    with Refuses(errno.EEXIST):
+        view.set_extended(here, b"user.a", b"e", os.XATTR_CREATE)
+    with Refuses(errno.ENODATA):
+        view.set_extended(here, b"user.none", b"e", os.XATTR_REPLACE)
+    assert os.getxattr(source / "f", "user.a") == b"c"
+    for name in (b"trusted.a", b"security.capability", LEVEL_ATTRIBUTE):
+        with Refuses(Refusal.UNSUPPORTED, "/f"):
+            view.set_extended(here, name, b"e")
+        with Refuses(Refusal.UNSUPPORTED, "/f"):
+            view.remove_extended(here, name)
+    view.remove_extended(here, b"user.new")
+    assert view.extended_names(at(view, "/link")) == []
+    for path, refusal in (("/hidden/f", Refusal.MISSING), ("/way", Refusal.DENIED)):
+        with Refuses(refusal, path):
+            view.level_of(at(view, path))
+    with Refuses(Refusal.MISSING, "/away"):
+        view.level_of(at(view, "/away"))
+
+
+def test_another_policy_from_now_on(view: View, source: Path) -> None:
+    """`take` changes what is shown at once: paths, the landings of links, and the files that are credentials."""
+    elsewhere = source.parent / "home"
+    elsewhere.mkdir()
+    (elsewhere / "key").write_text("secret")
+    os.link(elsewhere / "key", source / "notes")
+    assert view.attributes(at(view, "/notes")).links == 2
+    assert view.link_text(at(view, "/link")) == b"f"
+    place = HostPath(os.fsencode(elsewhere / "key"))
+    session = Session(grants={ViewPath(b"/"): Level.RO, ViewPath(b"/f"): Level.NONE})
+    view.take(Policy(session, Surroundings(view.root.source, protected=(place,))))
+    for path in ("/notes", "/f", "/link"):
+        with Refuses(Refusal.MISSING, path):
+            view.attributes(at(view, path))
+    with Refuses(Refusal.READ_ONLY, "/other"):
+        view.open(at(view, "/other"), os.O_WRONLY)
+
+
+def test_a_listing_can_be_synced_and_closed_once(view: View) -> None:
+    """fsync(2) of a directory, and a second close, are no matter; a closed listing shows nothing more."""
+    listing = view.listing(at(view, "/d"))
+    listing.sync()
+    assert sorted(listing.names) == [b"empty", b"full"]
+    assert listing.entry(Name(b"full")) is not None
+    assert listing.entry(Name(b"gone")) is None
+    listing.close()
+    listing.close()
+    assert listing.entry(Name(b"full")) is None

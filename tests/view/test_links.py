@@ -1,0 +1,136 @@
+"""Where links land that no case of conformance/ can lay out: in views of `/`, mounted at SOURCE's own place, or of a
+SOURCE that its owner knows by another name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from policyfs.policy.levels import Level
+from policyfs.policy.paths import HostPath, ViewPath
+from policyfs.policy.policy import Policy, Surroundings
+from policyfs.policy.session import Session
+from policyfs.view.links import Landing, Links
+from policyfs.view.root import Root
+
+Opens = Callable[..., Links]
+
+
+@pytest.fixture
+def links() -> Iterator[Opens]:
+    """Opens the links of a view at `stage`, less what is hidden."""
+    roots = []
+
+    def opened(source: bytes, hidden: bytes = b"/hidden", named: bytes | None = None, at: bytes | None = None) -> Links:
+        roots.append(Root(HostPath(source)))
+        grants = {ViewPath(b"/"): Level.STAGE, ViewPath(hidden): Level.NONE}
+        policy = Policy(Session(grants=grants, links_outside=(HostPath(b"/usr"),)), Surroundings(HostPath(source)))
+        return Links(roots[-1], lambda: policy, HostPath(named or source), None if at is None else HostPath(at))
+
+    yield opened
+    for root in roots:
+        root.close()
+
+
+@pytest.fixture
+def tree(source: Path) -> bytes:
+    """SOURCE with a file, a hidden one, and a directory that is a link."""
+    (source / "d").mkdir()
+    (source / "d/f").write_text("f")
+    (source / "hidden").mkdir()
+    (source / "hidden/f").write_text("f")
+    (source / "to-d").symlink_to("d")
+    (source / "to-hidden").symlink_to("hidden")
+    return os.fsencode(source)
+
+
+LINK = ViewPath(b"/d/link")
+
+
+def test_in_a_view_of_the_whole_machine(links: Opens, tree: bytes) -> None:
+    """Every absolute place is inside, and judged there; above `/` is `/`."""
+    of = links(b"/", hidden=tree + b"/hidden")
+    link = ViewPath(tree + b"/d/link")
+    assert of.landing(link, tree + b"/d/f") == tree + b"/d/f"
+    assert of.landing(link, b"../" * 99 + tree[1:] + b"/d/f") == tree + b"/d/f"
+    assert of.landing(link, tree + b"/hidden/f") is Landing.HIDDEN
+    assert of.landing(link, b"../hidden/f") is Landing.HIDDEN
+    assert of.landing(link, b"/") == b"/"
+
+
+def test_by_every_name_that_source_has(links: Opens, tree: bytes) -> None:
+    """SOURCE's real path, its owner's name for it and the place of the mount are all inside; anything else is not."""
+    of = links(tree, named=b"/owner/tree", at=b"/mnt/view")
+    for base in (tree, b"/owner/tree", b"/mnt/view", b"//mnt/./view/"):
+        assert of.landing(LINK, base + b"/d/f") == b"/d/f"
+        assert of.landing(LINK, base) == b"/"
+        assert of.landing(LINK, base + b"/hidden/f") is Landing.HIDDEN
+        assert not of.shows(LINK, base + b"/hidden/f")
+    for base in (tree + b"-evil", b"/owner/tree2", b"/mnt", b"/owner", b"/mnt/view.old"):
+        assert of.landing(LINK, base + b"/d/f") is Landing.HIDDEN
+    assert of.landing(LINK, b"/usr/bin/env") is Landing.OUTSIDE
+    assert of.shows(LINK, b"/usr/bin/env")
+
+
+def test_what_an_absolute_link_says_in_the_view(links: Opens, tree: bytes) -> None:
+    """Relative to the link where the path as it stands would lead out of the view; as it is where it would not, and where
+    the view is mounted at SOURCE's own place."""
+    elsewhere = links(tree, named=b"/owner/tree", at=b"/mnt/view")
+    assert elsewhere.text_in_view(LINK, tree + b"/d/f") == b"../d/f"
+    assert elsewhere.text_in_view(LINK, b"/owner/tree/d/f") == b"../d/f"
+    assert elsewhere.text_in_view(ViewPath(b"/a/b/c"), tree) == b"../../."
+    assert elsewhere.text_in_view(ViewPath(b"/link"), tree) == b"."
+    for kept in (b"/mnt/view/d/f", b"/usr/bin", b"f", b"../d/f"):
+        assert elsewhere.text_in_view(LINK, kept) == kept
+    for own in (tree, b"/owner/tree"):
+        assert links(tree, named=b"/owner/tree", at=own).text_in_view(LINK, tree + b"/d/f") == tree + b"/d/f"
+
+
+def test_climbing_out_of_the_view(links: Opens, tree: bytes) -> None:
+    """A text that climbs above `/` goes on from where the view is mounted, as the kernel will: outside, or back in."""
+    of = links(tree, at=b"/mnt/view")
+    assert of.landing(LINK, b"../../view/d/f") == b"/d/f"
+    assert of.landing(LINK, b"../../view/hidden/f") is Landing.HIDDEN
+    assert of.landing(LINK, b"../../view/../view/./d//f") == b"/d/f"
+    assert of.landing(LINK, b"../../../usr/bin") is Landing.OUTSIDE
+    assert of.landing(LINK, b"../../../etc") is Landing.HIDDEN
+    assert of.landing(LINK, b"../../" + os.path.basename(tree) + b"/d/f") is Landing.HIDDEN
+    not_mounted = links(tree)
+    assert not_mounted.landing(LINK, b"../../" + os.path.basename(tree) + b"/d/f") == b"/d/f"
+    assert not_mounted.landing(LINK, b"../../" + os.path.basename(tree) + b"/hidden/f") is Landing.HIDDEN
+
+
+def test_where_a_path_leads(links: Opens, tree: bytes) -> None:
+    """Every link on the way is followed, the last one only if asked; what is missing is taken by its text."""
+    of = links(tree)
+    for path, followed, last_kept in (
+        (b"/d/f", b"/d/f", b"/d/f"),
+        (b"/to-d/f", b"/d/f", b"/d/f"),
+        (b"/to-d", b"/d", b"/to-d"),
+        (b"/to-d/gone/../f", b"/d/f", b"/d/f"),
+        (b"/gone/a/../../to-d/f", b"/d/f", b"/d/f"),
+        (b"/to-hidden/f", Landing.HIDDEN, Landing.HIDDEN),
+        (b"/to-hidden", Landing.HIDDEN, b"/to-hidden"),
+        (b"/", b"/", b"/"),
+    ):
+        assert of.resolve(ViewPath(path), follow_last=True) == followed
+        assert of.resolve(ViewPath(path), follow_last=False) == last_kept
+
+
+def test_work_that_a_link_makes_is_bounded(links: Opens, tree: bytes) -> None:
+    """256 components are walked and no more, a name of 255 bytes and no longer, and 40 links."""
+    of = links(tree)
+    assert of.landing(LINK, b"x/../" * 127 + b"f/g") == b"/d/f/g"
+    assert of.landing(LINK, b"x/../" * 128 + b"f") is Landing.HIDDEN
+    assert of.landing(LINK, b"./" * 300 + b"f") == b"/d/f"
+    assert of.landing(LINK, b"n" * 255) == b"/d/" + b"n" * 255
+    assert of.landing(LINK, b"n" * 256) is Landing.HIDDEN
+    for number in range(41):
+        os.symlink(b"%d" % (number + 1), tree + b"/d/%d" % number)
+    assert of.landing(LINK, b"2") == b"/d/41"
+    assert of.landing(LINK, b"1") is Landing.HIDDEN
+    assert of.resolve(ViewPath(b"/d/1"), follow_last=True) == b"/d/41"
+    assert of.resolve(ViewPath(b"/d/0"), follow_last=True) is Landing.HIDDEN
