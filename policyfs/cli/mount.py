@@ -30,6 +30,7 @@ from policyfs.policy.paths import PathFault
     shell_complete=files,
     help="Where the daemon logs; by default below ~/.local/state/policyfs.",
 )
+@click.option("--journal-opens", is_flag=True, help="Note each opening to read in the journal too.")
 def command(
     source: str,
     mountpoint: str,
@@ -37,6 +38,7 @@ def command(
     foreground: bool,
     allow_case_folding: bool,
     log_file: str | None,
+    journal_opens: bool,
 ) -> None:
     """Mount a view of SOURCE at MOUNTPOINT, an empty directory.
 
@@ -63,6 +65,7 @@ def command(
         allow_case_folding,
         log_file,
         named=os.fsdecode(places.absolute(source)),
+        journal_opens=journal_opens,
     )
     if foreground:
         _become_daemon(request)

@@ -42,6 +42,10 @@ log = logging.getLogger("policyfs.mount")
 
 MOST_BYTES = 1 << 16
 """Longest request, in bytes: a thousand paths to explain, and far from what a daemon would feel."""
+MOST_PEERS = 16
+"""Peers attended to at once, so that whoever may ask cannot use up the daemon's descriptors."""
+MOST_SECONDS = 10 * 365 * 86400
+"""Longest time of a grant: ten years, which no session lives."""
 PATIENCE = 10.0
 """Seconds in which a peer has to send its request."""
 
@@ -71,26 +75,39 @@ class Control:
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
+        # By the directory's descriptor: the path of a socket has at most 107 bytes (unix(7)), a home may have more.
+        directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         former = os.umask(0o177)
         try:
-            listening.bind(os.fsencode(path))
+            listening.bind(f"/proc/self/fd/{directory}/{path.name}")
         finally:
             os.umask(former)
+            os.close(directory)
         listening.listen(16)
         server = trio.socket.from_stdlib_socket(listening)
+        room = trio.Semaphore(MOST_PEERS)
         task_status.started()
         try:
             async with trio.open_nursery() as nursery:
                 while True:
-                    peer, _ = await server.accept()
-                    nursery.start_soon(self._attend, peer, ask_only)
+                    await room.acquire()
+                    try:
+                        peer, _ = await server.accept()
+                    except OSError as error:
+                        # No descriptor left, or a peer that went away: neither ends the mount.
+                        log.info("the control socket cannot take a peer: %s", error)
+                        room.release()
+                        await trio.sleep(0.1)
+                        continue
+                    nursery.start_soon(self._attend, peer, ask_only, room)
         finally:
             server.close()
             with contextlib.suppress(OSError):
                 path.unlink()
 
-    async def _attend(self, peer: trio.socket.SocketType, ask_only: bool) -> None:
-        with peer:
+    async def _attend(self, peer: trio.socket.SocketType, ask_only: bool, room: trio.Semaphore) -> None:
+        with peer, contextlib.ExitStack() as leaving:
+            leaving.callback(room.release)
             try:
                 answer = await self._answer(peer, ask_only)
             except UserFault as fault:
@@ -141,6 +158,9 @@ class Control:
             "requests_per_second": (requests - counted) / max(moment - then, 1e-3),
             "answered_from_cache": operations.kept,
             "refusals": operations.refusals,
+            "journal": None
+            if operations.journal is None
+            else {"written": operations.journal.written, "lost": operations.journal.lost},
             "nodes": len(operations.nodes),
             "handles": len(operations.files) + len(operations.directories),
             "watches": len(operations.watch),
@@ -175,10 +195,10 @@ class Control:
         return await self._view(request)
 
     async def _grant(self, request: Request) -> list[dict[str, str]]:
-        level = LEVELS.get(request.get("level", ""))
-        seconds = request.get("seconds")
-        if level is None or not (seconds is None or (isinstance(seconds, (int, float)) and seconds > 0)):
-            raise UserFault(Exit.USAGE, "a grant has a level of none, ro, stage, commit, and seconds above 0 or none")
+        text, seconds = request.get("level"), request.get("seconds")
+        level = LEVELS.get(text) if isinstance(text, str) else None
+        if level is None or not (seconds is None or (isinstance(seconds, (int, float)) and 0 < seconds <= MOST_SECONDS)):
+            raise UserFault(Exit.USAGE, "a grant has a level of none, ro, stage, commit, and up to ten years in seconds")
         await self._live.grant(self._path(request.get("path")), level, seconds)
         return await self._view(request)
 
@@ -220,7 +240,7 @@ async def _received(peer: trio.socket.SocketType) -> Request:
                 raise UserFault(Exit.USAGE, f"a request is at most {MOST_BYTES} bytes")
     try:
         request = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UserFault(Exit.USAGE, "a request is one line of JSON") from None
     if not isinstance(request, dict):
         raise UserFault(Exit.USAGE, "a request is a JSON object")

@@ -23,6 +23,7 @@ from policyfs.host.faults import Exit, UserFault
 from policyfs.host.harden import close_inherited, harden, raise_descriptor_limit
 from policyfs.mount import polling
 from policyfs.mount.control import Control
+from policyfs.mount.journal import Journal
 from policyfs.mount.live import LivePolicy
 from policyfs.mount.operations import MOST_HANDLES, Operations
 from policyfs.mount.policy_change import PolicyChange, fuse_device
@@ -126,7 +127,8 @@ def serve(request: MountRequest, answer_descriptor: int) -> None:
     polling.install()
     os.umask(0)
     os.chdir("/")
-    operations = Operations(view, most)
+    journal = _journal(request)
+    operations = Operations(view, most, journal, journal_opens=request.journal_opens)
     with _mounted(operations, request):
         ready = Ready(
             tuple((path.decode("utf-8", "surrogateescape"), str(level)) for path, level in view.policy.granted()),
@@ -146,6 +148,16 @@ def _control_socket(request: MountRequest) -> Path | None:
     except OSError as error:
         raise UserFault(Exit.MACHINE, f"no place for the control socket: {error}") from None
     return path
+
+
+def _journal(request: MountRequest) -> Journal | None:
+    if not request.journal:
+        return None
+    journal = Journal(
+        places.journal_path(HostPath(os.fsencode(request.mountpoint))), request.options.session_file or "command line"
+    )
+    journal.event("mount", source=request.source, mountpoint=request.mountpoint)
+    return journal
 
 
 @contextlib.contextmanager
@@ -174,6 +186,8 @@ async def _serve(
         nursery.start_soon(operations.watch.run)
         nursery.start_soon(operations.let_go_in_time)
         nursery.start_soon(live.expire)
+        if operations.journal is not None:
+            nursery.start_soon(operations.journal.run)
         if socket is not None:
             await nursery.start(control.serve, socket, False)
         if request.ask is not None:
@@ -181,6 +195,8 @@ async def _serve(
         ready.send(answer_descriptor)
         log.info("serving, process %d", os.getpid())
         await pyfuse3.main()
+        if operations.journal is not None:
+            operations.journal.event("unmount")
         nursery.cancel_scope.cancel()
     operations.close()
 
@@ -188,14 +204,22 @@ async def _serve(
 async def _follow_signals(live: LivePolicy) -> None:
     """SIGTERM and SIGINT end the mount in order, SIGHUP reads the session anew; signal handlers of the usual kind would
     break trio (platform.md)."""
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-        async for number in signals:
-            if number != signal.SIGHUP:
-                log.info("ends on %s", signal.Signals(number).name)
-                pyfuse3.terminate()
-                return
-            try:
-                await live.reload()
-                log.info("took another policy, on SIGHUP")
-            except UserFault as fault:
-                log.error("the policy stays as it is: %s", fault)
+    receiver = trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    async with trio.open_nursery() as nursery:
+        with receiver as signals:
+            async for number in signals:
+                if number != signal.SIGHUP:
+                    log.info("ends on %s", signal.Signals(number).name)
+                    pyfuse3.terminate()
+                    return
+                nursery.start_soon(_reload, live)
+
+
+async def _reload(live: LivePolicy) -> None:
+    try:
+        await live.reload()
+        log.info("took another policy, on SIGHUP")
+    except UserFault as fault:
+        log.error("the policy stays as it is: %s", fault)
+    except Exception:
+        log.exception("the policy stays as it is")

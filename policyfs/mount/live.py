@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import time
 from dataclasses import dataclass
 
@@ -14,11 +15,17 @@ from policyfs.host.load import PolicyOptions
 from policyfs.mount.operations import Operations
 from policyfs.mount.policy_change import PolicyChange
 from policyfs.opening import open_policy
+from policyfs.policy.compiled import ConflictingRules
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import ViewPath, display
 from policyfs.policy.policy import Policy
+from policyfs.policy.session import SessionFaults
 
 log = logging.getLogger("policyfs.mount")
+
+
+LONGEST_WAIT = 5.0
+"""Seconds between two looks at the clock while a grant is to end: how much later than said it may end after a suspend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,47 +53,74 @@ class LivePolicy:
         self.options = options
         self.grants: dict[ViewPath, LiveGrant] = {}
         self._grants_changed = trio.Event()
+        self._one_at_a_time = trio.Lock()
+        """Held from reading what is in force until the change is acknowledged: two changes at once would undo each other."""
 
     async def reload(self, session_file: str | None = None) -> None:
         """Read the session anew, or another session file. Grants given live stay. Raises `UserFault`."""
-        options = self.options
-        if session_file is not None:
-            options = dataclasses.replace(options, session_file=session_file)
-        base = open_policy(self._operations.view.root, options)
-        if base.fold_case != self._base.fold_case:
-            raise UserFault(Exit.PLACE, "SOURCE has begun or ceased to fold case; mount it anew")
-        await self._go_to(base, self.grants)
-        self.options = options
+        async with self._one_at_a_time:
+            options = self.options
+            if session_file is not None:
+                options = dataclasses.replace(options, session_file=session_file)
+            base = open_policy(self._operations.view.root, options)
+            if base.fold_case != self._base.fold_case:
+                raise UserFault(Exit.PLACE, "SOURCE has begun or ceased to fold case; mount it anew")
+            await self._go_to(base, self.grants, options)
+            self._tell("reload", session=options.session_file or "command line")
 
     async def grant(self, path: ViewPath, level: Level, seconds: float | None) -> None:
-        """Open a path at a level, for so long. Floors and the denylist hold all the same."""
-        until = None if seconds is None else now() + seconds
-        await self._go_to(self._base, {**self.grants, path: LiveGrant(level, until)})
+        """Open a path at a level, for so long. Floors and the denylist hold all the same. Raises `UserFault`."""
+        async with self._one_at_a_time:
+            until = None if seconds is None else now() + seconds
+            await self._go_to(self._base, {**self.grants, path: LiveGrant(level, until)}, self.options)
+            self._tell("grant", path=_text(path), level=str(level), seconds="" if seconds is None else f"{seconds:.0f}")
 
     async def revoke(self, path: ViewPath) -> None:
-        """End a grant that was given live; where there is none, close the path."""
-        grants = dict(self.grants)
-        given = grants.pop(path, None)
-        if given is None or given.level is Level.NONE:
-            grants[path] = LiveGrant(Level.NONE, None)
-        await self._go_to(self._base, grants)
-
-    async def _go_to(self, base: Policy, grants: dict[ViewPath, LiveGrant]) -> None:
-        levels = {path: grant.level for path, grant in grants.items()}
-        policy = Policy(base.session.with_options(levels), base.surroundings, fold_case=base.fold_case) if levels else base
-        await self._change.to(policy)
-        self._base, self.grants = base, grants
-        self._grants_changed.set()
+        """End a grant that was given live; where there is none, close the path. Raises `UserFault`."""
+        async with self._one_at_a_time:
+            grants = dict(self.grants)
+            given = grants.pop(path, None)
+            if given is None or given.level is Level.NONE:
+                grants[path] = LiveGrant(Level.NONE, None)
+            await self._go_to(self._base, grants, self.options)
+            self._tell("revoke", path=_text(path))
 
     async def expire(self) -> None:
         """End each grant when its time is over. Runs until cancelled."""
         while True:
             self._grants_changed = trio.Event()
             ends = [grant.until for grant in self.grants.values() if grant.until is not None]
-            with trio.move_on_after(max(0.0, min(ends) - now()) if ends else float("inf")):
+            # trio's clock stands still while the machine sleeps, and `now` does not: so look again now and then.
+            wait = min(max(0.0, min(ends) - now()), LONGEST_WAIT) if ends else math.inf
+            with trio.move_on_after(wait):
                 await self._grants_changed.wait()
                 continue
-            left = {path: grant for path, grant in self.grants.items() if grant.until is None or grant.until > now()}
-            over = [path for path in self.grants if path not in left]
-            await self._go_to(self._base, left)
-            log.info("the time of %s is over", ", ".join(display(path) for path in over))
+            async with self._one_at_a_time:
+                left = {path: grant for path, grant in self.grants.items() if grant.until is None or grant.until > now()}
+                over = [path for path in self.grants if path not in left]
+                if over:
+                    await self._go_to(self._base, left, self.options)
+                    for path in over:
+                        self._tell("expire", path=_text(path))
+                    log.info("the time of %s is over", ", ".join(display(path) for path in over))
+
+    def _tell(self, what: str, **fields: str) -> None:
+        if self._operations.journal is not None:
+            self._operations.journal.event(what, **fields)
+
+    async def _go_to(self, base: Policy, grants: dict[ViewPath, LiveGrant], options: PolicyOptions) -> None:
+        levels = {path: grant.level for path, grant in grants.items()}
+        policy = base
+        if levels:
+            try:
+                policy = Policy(base.session.with_options(levels), base.surroundings, fold_case=base.fold_case)
+            except (SessionFaults, ConflictingRules) as error:
+                raise UserFault(Exit.POLICY, f"this does not go with the session: {error}") from None
+        # From here on the new policy is in force, whatever becomes of telling the kernel.
+        self._base, self.grants, self.options = base, grants, options
+        self._grants_changed.set()
+        await self._change.to(policy)
+
+
+def _text(path: ViewPath) -> str:
+    return path.decode("utf-8", "surrogateescape")

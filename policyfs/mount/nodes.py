@@ -47,6 +47,7 @@ class Node:
     where it stood; `others` are further names."""
 
     __slots__ = (
+        "denied",
         "entry",
         "files",
         "generation",
@@ -55,6 +56,7 @@ class Node:
         "identity",
         "ino",
         "level",
+        "link",
         "lookups",
         "name",
         "others",
@@ -85,6 +87,9 @@ class Node:
         """The change time, in nanoseconds, of what the kernel was last told; 0 where it keeps nothing."""
         self.held: OpenFile | None = None
         """The object itself, kept in reach for a while after its last name was taken away."""
+        self.link = False
+        self.denied = False
+        """Whether it is known for a credential although its place is open: by a policy that came while it was open."""
         self.watched: Watched | None = None
         self.unwatchable = False
 

@@ -20,9 +20,11 @@ from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, FileNameT, InodeT, R
 
 from policyfs.mount.guard import guarded, guarded_without_reply
 from policyfs.mount.handles import DirectoryHandle, FileHandle, Handles
+from policyfs.mount.journal import Journal
 from policyfs.mount.nodes import Node, Nodes
 from policyfs.mount.watch import LONG, SHORT, Watch, Watched, life
 from policyfs.policy import operations as needs
+from policyfs.policy.compiled import Place
 from policyfs.policy.levels import Level, Standing
 from policyfs.policy.paths import NAME_MAX, Name
 from policyfs.policy.refusals import Refusal
@@ -38,6 +40,11 @@ MOST_HELD = 32
 HOLD_SECONDS = 1.0
 """Removed objects are kept in reach for those who found them a moment ago: so many, for so long. The kernel forgets one
 within microseconds unless somebody is between finding and opening it."""
+
+MOST_RULES_TOLD = 1024
+"""Texts of rules kept for the journal; a session has dozens of rules, and a place for each is enough."""
+
+LEVEL_NAMES = {level: str(level) for level in Level}
 
 _CAPABILITY = b"security.capability"
 _NO_CAPABILITY = pyfuse3.FUSEError(errno.ENODATA)
@@ -56,9 +63,21 @@ class Operations(pyfuse3.Operations):
     refusals = 0
     kept = 0
     """Requests since the mount began; how many were refused, and how many answered from attributes kept."""
+    journal: Journal | None = None
 
-    def __init__(self, view: View, most_handles: int = MOST_HANDLES) -> None:
+    def __init__(
+        self,
+        view: View,
+        most_handles: int = MOST_HANDLES,
+        journal: Journal | None = None,
+        *,
+        journal_opens: bool = False,
+    ) -> None:
+        """`journal_opens` notes each opening to read as well, not only what changes and what is refused."""
         super().__init__()
+        self.journal = journal
+        self._journal_opens = journal_opens and journal is not None
+        self._rules_told: dict[Place, str] = {}
         self.view = view
         self.nodes = Nodes(view)
         self.watch = Watch(view, self.nodes)
@@ -74,9 +93,26 @@ class Operations(pyfuse3.Operations):
         self.let_go_of_removed()
         self.watch.close()
 
+    # -- telling the journal ------------------------------------------------------------------------------------------
+
     def refused(self, operation: str, refused: Refused, ctx: RequestContext | None) -> None:
         """Note a refusal."""
         self.refusals += 1
+        if self.journal is not None:
+            place = refused.place or self.view.policy.place(refused.path)
+            rule = self._rules_told.get(place)
+            if rule is None:
+                if len(self._rules_told) > MOST_RULES_TOLD:
+                    self._rules_told.clear()
+                rule = self._rules_told[place] = str(place.rule)
+            pid = 0 if ctx is None else ctx.pid
+            self.journal.refusal(operation, refused.path, LEVEL_NAMES[place.level], refused.refusal.name, rule, pid)
+
+    def _did(self, operation: str, location: Location, ctx: RequestContext, to: Location | None = None) -> None:
+        """Note a change that the session made."""
+        if self.journal is not None:
+            level = LEVEL_NAMES[location.place.level]
+            self.journal.change(operation, location.path, level, ctx.pid, to=None if to is None else to.path)
 
     # -- translating ----------------------------------------------------------------------------------------------------
 
@@ -114,6 +150,8 @@ class Operations(pyfuse3.Operations):
             except Refused as refused:
                 if refused.refusal is not Refusal.STALE:
                     raise
+        if node.denied:
+            raise Refused(Refusal.DENIED, self.nodes.path(node))
         open_by = node.files[-1] if node.files else node.held
         if open_by is not None:
             return operation(self.nodes.location(node), *arguments, expect=open_by, **named)
@@ -143,8 +181,11 @@ class Operations(pyfuse3.Operations):
         directory."""
         # A directory's own times move with its entries, which only its own watch tells of.
         attributes_life = life(node.watched if attributes.is_directory else watched, attributes.change_ns, attributes.links)
-        # What a link shows depends on more than its own directory.
-        name_life = SHORT if watched is None or attributes.is_link else LONG
+        name_life = LONG if watched is not None else SHORT
+        node.link = attributes.is_link
+        if node.link:
+            # What a link shows depends on more than its own directory.
+            attributes_life = name_life = SHORT
         entry = self._entry(attributes, node.ino, node.generation, name_life, attributes_life)
         node.stamp = attributes.change_ns
         node.entry = entry if attributes_life == LONG == name_life and node.parent is not None else None
@@ -348,6 +389,11 @@ class Operations(pyfuse3.Operations):
         file = self._on(node, self.view.open, flags, lazily=True)
         if flags & os.O_TRUNC:
             self._wrote(node, file)
+        if self.journal is not None and (file.writable or flags & os.O_TRUNC):
+            self._did("write-open", self.nodes.location(node), ctx)
+        elif self._journal_opens and self.journal is not None:
+            location = self.nodes.location(node)
+            self.journal.opened(location.path, LEVEL_NAMES[location.place.level], ctx.pid)
         return self._opened(node, file)
 
     @guarded
@@ -359,6 +405,7 @@ class Operations(pyfuse3.Operations):
         self.files.room()
         file, attributes = self.view.create(location, flags, mode, ctx.umask)
         entry = self._made(parent, location, name, attributes)
+        self._did("create", location, ctx)
         return self._opened(self._node(entry.st_ino), file), entry
 
     @staticmethod
@@ -372,7 +419,7 @@ class Operations(pyfuse3.Operations):
         if handle.epoch != self.nodes.epoch:
             place = self.nodes.place(handle.node)
             # What is hidden by now the session had open: it is denied rather than missing.
-            hidden = place.standing is Standing.HIDDEN
+            hidden = place.standing is Standing.HIDDEN or handle.node.denied
             refused = Refusal.DENIED if hidden else needs.change(place) if write else needs.look(place)
             if refused is not None:
                 raise Refused(refused, self.nodes.path(handle.node), place)
@@ -421,7 +468,9 @@ class Operations(pyfuse3.Operations):
     async def mkdir(self, parent_inode: InodeT, name: FileNameT, mode: int, ctx: RequestContext) -> EntryAttributes:
         parent = self._node(parent_inode)
         location = self._child(parent, name)
-        return self._made(parent, location, name, self.view.make_directory(location, mode, ctx.umask))
+        attributes = self.view.make_directory(location, mode, ctx.umask)
+        self._did("mkdir", location, ctx)
+        return self._made(parent, location, name, attributes)
 
     @guarded
     async def mknod(
@@ -429,7 +478,9 @@ class Operations(pyfuse3.Operations):
     ) -> EntryAttributes:
         parent = self._node(parent_inode)
         location = self._child(parent, name)
-        return self._made(parent, location, name, self.view.make_node(location, mode, ctx.umask))
+        attributes = self.view.make_node(location, mode, ctx.umask)
+        self._did("mknod", location, ctx)
+        return self._made(parent, location, name, attributes)
 
     @guarded
     async def symlink(
@@ -437,7 +488,9 @@ class Operations(pyfuse3.Operations):
     ) -> EntryAttributes:
         parent = self._node(parent_inode)
         location = self._child(parent, name)
-        return self._made(parent, location, name, self.view.make_link(location, target))
+        attributes = self.view.make_link(location, target)
+        self._did("symlink", location, ctx)
+        return self._made(parent, location, name, attributes)
 
     @guarded
     async def link(
@@ -445,7 +498,9 @@ class Operations(pyfuse3.Operations):
     ) -> EntryAttributes:
         parent = self._node(new_parent_inode)
         location = self._child(parent, new_name)
-        attributes = self._on(self._node(inode), self.view.link, location)
+        node = self._node(inode)
+        attributes = self._on(node, self.view.link, location)
+        self._did("link", self.nodes.location(node), ctx, location)
         return self._made(parent, location, new_name, attributes)
 
     @guarded
@@ -453,12 +508,14 @@ class Operations(pyfuse3.Operations):
         parent = self._node(parent_inode)
         location = self._child(parent, name)
         self._unnamed(parent, location, Name(name), *self.view.unlink(location, hold=True))
+        self._did("unlink", location, ctx)
 
     @guarded
     async def rmdir(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
         parent = self._node(parent_inode)
         location = self._child(parent, name)
         self._unnamed(parent, location, Name(name), *self.view.remove_directory(location, hold=True))
+        self._did("rmdir", location, ctx)
 
     def _unnamed(self, parent: Node, location: Location, name: Name, identity: Identity, held: OpenFile | None) -> None:
         """A name was taken away: forget it, and what its object's attributes were. Whoever found the object by that name
@@ -518,6 +575,7 @@ class Operations(pyfuse3.Operations):
         old_parent, new_parent = self._node(parent_inode_old), self._node(parent_inode_new)
         old, new = self._child(old_parent, name_old), self._child(new_parent, name_new)
         renamed = self.view.rename(old, new, flags, hold=True)
+        self._did("rename", old, ctx, new)
         if renamed.moved == renamed.replaced:
             if renamed.held is not None:
                 renamed.held.close()
@@ -578,6 +636,8 @@ class Operations(pyfuse3.Operations):
             access_ns = attr.st_atime_ns if fields.update_atime else None
             modify_ns = attr.st_mtime_ns if fields.update_mtime else None
             self._on(node, self.view.set_times, access_ns, modify_ns)
+        if self.journal is not None:
+            self._did("truncate" if fields.update_size else "attributes", self.nodes.location(node), ctx)
         node.entry = None
         return self._attributes_of(node)
 
@@ -586,6 +646,7 @@ class Operations(pyfuse3.Operations):
         # XATTR_CREATE and XATTR_REPLACE do not arrive here: pyfuse3 asks getxattr first.
         node = self._node(inode)
         self._on(node, self.view.set_extended, name, value, 0)
+        self._did("attributes", self.nodes.location(node), ctx)
         self._refreshed(node)
 
     @guarded
@@ -605,4 +666,5 @@ class Operations(pyfuse3.Operations):
     async def removexattr(self, inode: InodeT, name: XAttrNameT, ctx: RequestContext) -> None:
         node = self._node(inode)
         self._on(node, self.view.remove_extended, name)
+        self._did("attributes", self.nodes.location(node), ctx)
         self._refreshed(node)

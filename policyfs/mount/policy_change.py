@@ -51,19 +51,17 @@ def fuse_device() -> int | None:
 
 
 class PolicyChange:
-    """What changes the policy of one mount. One change at a time."""
+    """What changes the policy of one mount. One change at a time: `LivePolicy` sees to it."""
 
     def __init__(self, operations: Operations, *, device: int | None) -> None:
         """`device` is the descriptor of /dev/fuse; None to do without the epoch, as an older kernel has to."""
         self._operations = operations
         self._device = device
-        self._one_at_a_time = trio.Lock()
 
     async def to(self, policy: Policy) -> None:
         """Go over to another policy. When this returns, nothing answers by the old one."""
-        async with self._one_at_a_time:
-            changed = self._swap(policy)
-            await trio.to_thread.run_sync(self._tell_kernel, self._names_to_forget(changed), changed)
+        changed = self._swap(policy)
+        await trio.to_thread.run_sync(self._tell_kernel, self._names_to_forget(changed), changed)
 
     def _swap(self, policy: Policy) -> list[Node]:
         """Put the policy in place and judge every node anew. Gives those that are judged differently."""
@@ -74,17 +72,23 @@ class PolicyChange:
         changed = []
         for node, old in before.items():
             new = nodes.place(node)
-            if new.level is not old.level or new.standing is not old.standing:
+            denied = any(self._operations.view.is_credential(file) for file in node.files or ())
+            # What a link shows depends on more than its own place.
+            if new.level is not old.level or new.standing is not old.standing or denied is not node.denied or node.link:
                 changed.append(node)
                 nodes.change_level(node, new.level)
+                node.denied = denied
                 node.entry = None
                 node.stamp = 0
         return changed
 
     def _names_to_forget(self, changed: list[Node]) -> list[tuple[int, bytes]]:
-        """Every name that may stand for something else now: of what is judged differently, and all that was missing."""
+        """Every name that may stand for something else now: of what is judged differently, of what has several names,
+        each with a place of its own, and all that was missing."""
         names: list[tuple[int, bytes]] = [(node.parent.ino, node.name) for node in changed if node.parent is not None]
         for node in self._operations.nodes:
+            if node.others and node.parent is not None:
+                names += [(parent.ino, name) for parent, name in ((node.parent, node.name), *node.others)]
             if node.watched is not None:
                 node.watched.names = None
                 names += [(node.ino, name) for name in node.watched.forget_missing()]

@@ -31,6 +31,10 @@ class MountRequest:
     """SOURCE as its owner calls it, where that is another name than its real path: absolute links may use it."""
     old_kernel: bool = False
     """Do without what only newer kernels have (FUSE_NOTIFY_INC_EPOCH), so that the other way is tested too."""
+    journal: bool = True
+    """Whether a journal is kept, at `places.journal_path`."""
+    journal_opens: bool = False
+    """Whether it has each opening to read, too."""
     control: bool = True
     """Whether a control socket is made, at `places.control_socket`."""
     ask: str | None = None

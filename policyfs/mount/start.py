@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
 
 from policyfs.host import places
 from policyfs.host.faults import Exit, UserFault
+from policyfs.host.places import mount_name
 from policyfs.mount.request import MountRequest, Ready
 from policyfs.policy.paths import HostPath, display
 
@@ -23,12 +23,6 @@ def log_file_for(point: HostPath) -> str:
     except OSError as error:
         raise UserFault(Exit.MACHINE, f"no place for the log: {error}; name one with --log") from None
     return str(directory / f"{mount_name(point)}.log")
-
-
-def mount_name(point: HostPath) -> str:
-    """A name for a mountpoint that a file can have."""
-    readable = "".join(character if character.isalnum() else "-" for character in os.fsdecode(point).strip("/"))
-    return f"{readable[-40:]}-{hashlib.blake2b(point, digest_size=4).hexdigest()}"
 
 
 def start_daemon(request: MountRequest) -> Ready:

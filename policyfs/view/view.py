@@ -78,6 +78,11 @@ class View:
         self.policy = policy
         self._credentials = Credentials(policy.denied_places)
 
+    def is_credential(self, file: OpenFile) -> bool:
+        """Whether an open file is one that the denylist hides under another name."""
+        status = os.fstat(file.descriptor)
+        return status.st_nlink > 1 and self._credentials.holds(status)
+
     # -- where --------------------------------------------------------------------------------------------------------
 
     @property
