@@ -294,7 +294,11 @@ class View:
         if flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE) or flags == RENAME_NOREPLACE | RENAME_EXCHANGE:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         exchange = flags == RENAME_EXCHANGE
-        self._may_move(old, new, directory=False, exchange=exchange)
+        self._may_remove(old, directory=False)
+        self._may_make(new)
+        if exchange:
+            self._may_remove(new, directory=False)
+            self._may_make(old)
         with self._directory(old) as (old_parent, old_name), self._directory(new) as (new_parent, new_name):
             moved = self._status_shown(old, old_parent, old_name)
             replaced = self._status_of_target(new, new_parent, new_name)
@@ -303,10 +307,10 @@ class View:
             if replaced is not None and flags == RENAME_NOREPLACE:
                 raise Refused(Refusal.EXISTS, new.path)
             directory = stat.S_ISDIR(moved.st_mode)
-            self._may_move(old, new, directory=directory, exchange=False)
+            self._may_move(old, new, directory=directory)
             self._name_still_shown(new, old_parent, old_name, moved)
             if exchange and replaced is not None:
-                self._may_move(new, old, directory=stat.S_ISDIR(replaced.st_mode), exchange=False)
+                self._may_move(new, old, directory=stat.S_ISDIR(replaced.st_mode))
                 self._name_still_shown(old, new_parent, new_name, replaced)
             held = self._held(new_parent, new_name, replaced) if hold and replaced is not None and not exchange else None
             # Where nothing is shown, nothing may be replaced: what turned up since is judged, not overwritten.
@@ -341,12 +345,10 @@ class View:
             return None
         return OpenFile(reached, writable=False, append=False, unopened=os.O_RDONLY)
 
-    def _may_move(self, old: Location, new: Location, *, directory: bool, exchange: bool) -> None:
+    def _may_move(self, old: Location, new: Location, *, directory: bool) -> None:
+        """The policy's word on moving what is known to be a directory or not: what a rule names stays where it is, and
+        nothing changes its level."""
         self._may_remove(old, directory=directory)
-        self._may_make(new)
-        if exchange:
-            self._may_remove(new, directory=False)
-            self._may_make(old)
         self._unless(operations.move(old.parent, old.place, new.parent, new.place, directory=directory), new)
 
     # -- attributes ---------------------------------------------------------------------------------------------------
