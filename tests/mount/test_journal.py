@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -400,3 +401,15 @@ def test_what_is_changed_under_a_living_daemon_is_told_by_it(path: Path) -> None
     journal.close()
     assert [entry["event"] for entry in entries(path)] == ["mount", "damage", "unmount"]
     assert found(path)
+
+
+@pytest.mark.parametrize("when", [0, 999, 1_000_000_000, 1795955196072328123, 2**63 - 1])
+def test_the_time_of_a_line(when: int) -> None:
+    """UTC, to the microsecond, whatever the clock says."""
+    lines_of = journal_lines.Lines("s1")
+    for moment in (when, when + 1, when):
+        line = json.loads(lines_of.line(1, journal_lines.BEGINNING, (moment, journal_lines.Event("mount"), 1), None))
+        told = datetime.fromisoformat(line["time"])
+        assert told == datetime.fromtimestamp(moment // 1_000_000_000, UTC) + timedelta(
+            microseconds=moment // 1000 % 1_000_000
+        )
