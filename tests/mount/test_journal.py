@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from policyfs.host import journal_file
+from policyfs.host import journal_file, journal_lines
 from policyfs.host.journal_file import head_path, set_aside
 from policyfs.host.journal_reading import Reader, files_of, verify
 from policyfs.mount.journal import Journal
