@@ -218,6 +218,7 @@ def test_a_floors_file() -> None:
     """Its keys are places on the host; of two spellings the lower level holds; nothing else may be in it."""
     text = '[floors]\n"~/Notes" = "stage"\n"/home/p/Notes/" = "ro"\n"/srv" = "none"'
     assert loads_floors(text, "floors.toml", HOME) == {b"/home/p/Notes": Level.RO, b"/srv": Level.NONE}
+    assert loads_floors('[floors]\n"/a" = "none"\n"//a" = "ro"', "floors.toml", HOME) == {b"/a": Level.NONE}
     with pytest.raises(SessionFaults) as caught:
         loads_floors('[grants]\n"/" = "ro"\n[floors]\nNotes = "ro"\n"/a" = "rw"', "floors.toml", HOME)
     assert str(caught.value) == (

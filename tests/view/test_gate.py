@@ -118,6 +118,26 @@ def test_what_only_a_link_or_a_directory_can_be_asked(view: View) -> None:
         view.listing(at(view, "/f"))
 
 
+def test_what_the_source_does_not_allow(view: View, source: Path) -> None:
+    """access(2) of what the policy allows is the source's to answer; of a passage or a link it is not asked."""
+    os.chmod(source / "f", 0o600)
+    view.access(at(view, "/f"), os.R_OK | os.W_OK)
+    with Refuses(errno.EACCES):
+        view.access(at(view, "/f"), os.X_OK)
+    view.access(at(view, "/link"), os.X_OK)
+    view.access(at(view, "/way"), os.X_OK)
+    with Refuses(Refusal.DENIED, "/way"):
+        view.access(at(view, "/way"), os.R_OK)
+    with Refuses(Refusal.READ_ONLY, "/read/f"):
+        view.access(at(view, "/read/f"), os.W_OK)
+
+
+def test_the_file_system(view: View, source: Path) -> None:
+    """Is that of SOURCE."""
+    status, told = os.statvfs(source), view.file_system()
+    assert (told.block_size, told.blocks, told.name_max) == (status.f_frsize, status.f_blocks, status.f_namemax)
+
+
 def test_removing_the_other_kind(view: View, source: Path) -> None:
     """rmdir(2) of a file and unlink(2) of a directory say what it is, and take nothing away."""
     with Refuses(Refusal.NOT_DIRECTORY, "/f"):
@@ -286,6 +306,36 @@ def test_what_loses_its_name_can_be_held(view: View, source: Path) -> None:
     assert directory.held is not None
     assert stat.S_ISDIR(os.fstat(directory.held.descriptor).st_mode)
     directory.held.close()
+
+
+def test_what_was_swapped_in_is_not_held(view: View, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object that took the name while a rename was judged is not handed out for the one that was judged."""
+    reach_name, descriptors = view.root.reach_name, len(os.listdir("/proc/self/fd"))
+
+    def swapped(directory: int, name: Name) -> int:
+        if name == b"other":
+            (source / "swapped").write_text("swapped")
+            (source / "swapped").rename(source / "other")
+        return reach_name(directory, name)
+
+    monkeypatch.setattr(view.root, "reach_name", swapped)
+    assert view.rename(at(view, "/f"), at(view, "/other"), hold=True).held is None
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_a_name_that_was_taken_for_a_moment(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taken when it was to be made, and free when it was looked at: to be tried again."""
+
+    def taken(*_: object) -> None:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+
+    for method in ("create", "make_directory"):
+        monkeypatch.setattr(view.root, method, taken)
+    for flags in (os.O_WRONLY, os.O_WRONLY | os.O_EXCL):
+        with Refuses(errno.EAGAIN):
+            view.create(at(view, "/new"), flags, 0o644)
+    with Refuses(errno.EAGAIN):
+        view.make_directory(at(view, "/new"), 0o755)
 
 
 def test_nothing_is_held_unasked(view: View) -> None:
