@@ -6,7 +6,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -56,13 +55,15 @@ def test_a_journal_outlives_the_killing_of_its_writer(path: Path) -> None:
     """Whenever that happens, setting files aside included: the journal is unbroken then and after the next went on."""
     for round_ in range(6):
         with subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE) as writer:
-            assert writer.stdout is not None
-            writer.stdout.readline()
-            size = path.stat().st_size
-            # Somewhere in what it does, which differs from run to run.
-            while path.stat().st_size == size:
-                pass
-            os.kill(writer.pid, signal.SIGKILL)
+            try:
+                assert writer.stdout is not None
+                writer.stdout.readline()
+                head = head_path(path).read_bytes()
+                # Somewhere in what it does, which differs from run to run.
+                while head_path(path).read_bytes() == head:
+                    assert writer.poll() is None
+            finally:
+                writer.kill()
         assert found(path) == []
         write(path, b"/after/%d" % round_, most_bytes=20000, kept=3)
         assert found(path) == []
