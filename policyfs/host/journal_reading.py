@@ -17,10 +17,13 @@ from policyfs.host.journal_file import Head, head_path, parsed, set_aside
 from policyfs.host.journal_lines import BEGINNING, MOST_LINE, hash_of
 
 _CHUNK = 1 << 20
+_ATTEMPTS = 20
+"""To see all files of one moment. A file lasts for seconds under the worst flood, and a look for less than a millisecond."""
 
 
 def files_of(journal: Path) -> list[Path]:
     """The files of a journal that are there, the oldest first."""
+    # This one first: set aside between two looks in the other order, it would be in neither.
     current = [journal] if os.path.lexists(journal) else []
     return [*set_aside(journal).values(), *current]
 
@@ -80,11 +83,11 @@ class Reader:
         following = {number: path for number, path in aside.items() if number > self._number}
         number, path = next(iter(following.items()), (self._number + 1, self._journal))
         try:
-            descriptor = _opener(os.fspath(path), os.O_RDONLY)
+            file = _open(path)
         except FileNotFoundError:
             return False
         self.close()
-        self._file, self._number = os.fdopen(descriptor, "rb"), number
+        self._file, self._number = file, number
         return True
 
 
@@ -95,8 +98,9 @@ def _is_file_at(file: BinaryIO, path: Path) -> bool:
         return False
 
 
-def _opener(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+def _open(path: Path) -> BinaryIO:
+    """Neither through a link nor waiting for who writes into a fifo: either would be another's work."""
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
 
 
 # -- whether it is unbroken
@@ -129,27 +133,40 @@ class Verdict:
     """Entries that could not be written, as the journal itself tells."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    number: int
+    path: Path
+    file: BinaryIO
+
+
 def verify(journal: Path) -> Verdict:
     """Follow the chain from the oldest line to the head. A journal that is being written can be verified; a line of it that
     is not there to its end yet counts as torn."""
-    for _ in range(5):
-        head = _read_head(journal)
+    for _ in range(_ATTEMPTS):
         with contextlib.ExitStack() as opened:
-            files: list[tuple[Path, BinaryIO]] = []
-            for path in files_of(journal):
-                with contextlib.suppress(FileNotFoundError):
-                    files.append((path, opened.enter_context(open(path, "rb", opener=_opener))))
-            after = _read_head(journal)
-            if head is not None and after is not None and after.file != head.file:
-                # A file was set aside while they were opened, and may be among them twice or not at all.
-                continue
-            return _Chain(journal, head).follow(files)
+            if (found := _as_of_now(journal, opened)) is not None:
+                return _Chain(journal, found[0]).follow(found[1])
     return Verdict([Finding(journal, 0, "it is written faster than it can be read; verify it once more")])
+
+
+def _as_of_now(journal: Path, opened: contextlib.ExitStack) -> tuple[Head | None, list[_Opened]] | None:
+    """The head and the files of one moment, from the oldest with their numbers; None where a file was set aside
+    meanwhile, which changes the head, or what is set aside, or both."""
+    head, aside = _read_head(journal), set_aside(journal)
+    number = max([*aside, head.file - 1 if head is not None else 0], default=0) + 1
+    files = []
+    for path, number_of_it in [*((path, number) for number, path in aside.items()), (journal, number)]:
+        with contextlib.suppress(FileNotFoundError):
+            files.append(_Opened(number_of_it, path, opened.enter_context(_open(path))))
+    after = _read_head(journal)
+    same_file = (None if head is None else head.file) == (None if after is None else after.file)
+    return (head, files) if same_file and set_aside(journal) == aside else None
 
 
 def _read_head(journal: Path) -> Head | None:
     try:
-        with open(head_path(journal), "rb", opener=_opener) as file:
+        with _open(head_path(journal)) as file:
             return Head.loads(file.read(_CHUNK))
     except FileNotFoundError:
         return None
@@ -172,17 +189,16 @@ class _Chain:
         # What is no line, and may be the torn one that the next line tells of.
         self._doubtful: bytes | None = None
 
-    def follow(self, files: list[tuple[Path, BinaryIO]]) -> Verdict:
-        numbers = self._numbers([path for path, _ in files])
-        for path, file in files:
-            number = numbers.get(path, 0)
-            if self._head is not None and number < self._head.oldest:
-                # Its time was over; who was to remove it was killed.
-                continue
-            self._verdict.files += 1
-            self._read(path, file, number)
-        self._settle_doubt(None)
+    def follow(self, files: list[_Opened]) -> Verdict:
+        """Look through these files."""
         head = self._head
+        self._find_missing({file.number for file in files})
+        for file in files:
+            # One that is older should be gone; who was to remove it was killed.
+            if head is None or file.number >= head.oldest:
+                self._verdict.files += 1
+                self._read(file.path, file.file, file.number)
+        self._settle_doubt(None)
         if head is None:
             self._find(
                 head_path(self._journal), 0, "missing or changed: lines missing at the end cannot be found without it"
@@ -191,20 +207,13 @@ class _Chain:
             self._find(self._file, self._number, f"lines {self._highest + 1} to {head.seq} are missing behind it")
         return self._verdict
 
-    def _numbers(self, paths: list[Path]) -> dict[Path, int]:
-        """The number of each file; those that are missing are found."""
-        numbers = {path: number for number, path in set_aside(self._journal).items() if path in paths}
+    def _find_missing(self, numbers: set[int]) -> None:
         head = self._head
-        last = max(numbers.values(), default=0)
-        current = max(last + 1, head.file if head is not None else 0)
-        if self._journal in paths:
-            numbers[self._journal] = current
         if head is not None:
             for number in range(head.oldest, head.file + 1):
-                if number not in numbers.values():
+                if number not in numbers:
                     name = self._journal.name if number == head.file else f"{self._journal.name}.{number}"
                     self._find(self._journal.with_name(name), 0, f"file {number} is missing")
-        return numbers
 
     def _read(self, path: Path, file: BinaryIO, number: int) -> None:
         self._file, self._number = path, 0

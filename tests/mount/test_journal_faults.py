@@ -238,6 +238,23 @@ def test_two_daemons_at_the_very_same_time(path: Path) -> None:
     )
 
 
+def test_a_journal_is_verified_while_it_is_written(path: Path) -> None:
+    """Whatever the writer does meanwhile, a journal that nobody changed is never called changed."""
+    with subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE) as writer:
+        try:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+            seen = set()
+            for _ in range(100):
+                verdict = verify(path)
+                assert [str(finding) for finding in verdict.findings if "faster than" not in finding.what] == []
+                seen.add((verdict.files, verdict.lines))
+            assert len(seen) > 10
+            assert writer.poll() is None
+        finally:
+            writer.kill()
+
+
 def test_a_journal_is_read_as_it_grows(path: Path) -> None:
     """Whoever follows a journal gets every line once and in order, however often a file is set aside between two looks, and
     no line before it is whole."""
