@@ -39,15 +39,17 @@ class FileHandle:
 
 class DirectoryHandle:
     """An open directory of a node: its names as they were when it was opened, and the listing behind them, which is
-    only needed where attributes must be looked up. `epoch` is the policy they were judged by."""
+    only needed where attributes must be looked up. `epoch` is the policy they were judged by, `begun` whether any of them
+    was asked for yet."""
 
-    __slots__ = ("epoch", "listing", "names", "node")
+    __slots__ = ("begun", "epoch", "listing", "names", "node")
 
     def __init__(self, node: Node, names: list[Name], listing: Listing | None, epoch: int) -> None:
         self.node = node
         self.names = names
         self.listing = listing
         self.epoch = epoch
+        self.begun = False
 
     def close(self) -> None:
         """Close the directory."""

@@ -24,7 +24,7 @@ from policyfs.policy.session import SessionFaults
 log = logging.getLogger("policyfs.mount")
 
 
-LONGEST_WAIT = 5.0
+LONGEST_WAIT = 1.0
 """Seconds between two looks at the clock while a grant is to end: how much later than said it may end after a suspend."""
 
 

@@ -55,11 +55,13 @@ class Node:
         "held",
         "identity",
         "ino",
+        "kept_in",
         "level",
         "link",
         "lookups",
         "name",
         "others",
+        "pages_doubted",
         "parent",
         "place",
         "place_epoch",
@@ -83,8 +85,13 @@ class Node:
         self.place_epoch = -1
         self.entry: EntryAttributes | None = None
         """Its attributes as the kernel was last told them, while they are known to be true."""
+        self.kept_in = 0
+        """The minute in which `entry` was made."""
         self.stamp = 0
         """The change time, in nanoseconds, of what the kernel was last told; 0 where it keeps nothing."""
+        self.pages_doubted = False
+        """Whether the kernel may have pages that are true no more, though size and time say nothing of it: they go at the
+        next opening."""
         self.held: OpenFile | None = None
         """The object itself, kept in reach for a while after its last name was taken away."""
         self.link = False
@@ -133,6 +140,11 @@ class Nodes:
     def get(self, ino: int) -> Node | None:
         """The node of an inode number, None for one that was forgotten."""
         return self._by_ino.get(ino)
+
+    def of(self, identity: Identity) -> list[Node]:
+        """The nodes of an object, one for each level that it is known at."""
+        found = (self._by_key.get((*identity, level)) for level in Level)
+        return [node for node in found if node is not None]
 
     # -- where a node stands --------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from policyfs.mount.guard import guarded, guarded_without_reply
 from policyfs.mount.handles import DirectoryHandle, FileHandle, Handles
 from policyfs.mount.journal import Journal
 from policyfs.mount.nodes import Node, Nodes
-from policyfs.mount.watch import LONG, SHORT, Watch, Watched, life
+from policyfs.mount.watch import LONG, SHORT, Watch, Watched, life, this_minute
 from policyfs.policy import operations as needs
 from policyfs.policy.compiled import Place
 from policyfs.policy.levels import Level, Standing
@@ -180,15 +180,19 @@ class Operations(pyfuse3.Operations):
         """The attributes of a node for a reply, kept with it while they are known to be true. `watched` is its
         directory."""
         # A directory's own times move with its entries, which only its own watch tells of.
-        attributes_life = life(node.watched if attributes.is_directory else watched, attributes.change_ns, attributes.links)
+        attributes_life = life(node.watched if attributes.is_directory else watched, attributes)
         name_life = LONG if watched is not None else SHORT
         node.link = attributes.is_link
         if node.link:
             # What a link shows depends on more than its own directory.
             attributes_life = name_life = SHORT
         entry = self._entry(attributes, node.ino, node.generation, name_life, attributes_life)
+        if node.stamp not in (0, attributes.change_ns):
+            # Size and time may be as they were (utimensat(2)), and then the kernel keeps pages that are another's.
+            node.pages_doubted = True
         node.stamp = attributes.change_ns
-        node.entry = entry if attributes_life == LONG == name_life and node.parent is not None else None
+        node.entry = entry if attributes_life > SHORT < name_life and node.parent is not None else None
+        node.kept_in = this_minute()
         return entry
 
     def _told(self, parent: Node, location: Location, name: bytes, attributes: Attributes) -> EntryAttributes:
@@ -224,9 +228,12 @@ class Operations(pyfuse3.Operations):
 
     def _refreshed(self, node: Node) -> None:
         """The session changed an object's attributes in a way that no reply tells of: note what they are now."""
-        node.entry = None
+        entry, node.entry = node.entry, None
         if node.stamp:
-            node.stamp = self._on(node, self.view.attributes).change_ns
+            attributes = self._on(node, self.view.attributes)
+            if entry is None or (entry.st_size, entry.st_mtime_ns) == (attributes.size, attributes.modify_ns):
+                node.stamp = attributes.change_ns
+            # Else somebody else changed it a moment ago as well, and the event of that is to find a difference.
 
     # -- looking --------------------------------------------------------------------------------------------------------
 
@@ -249,7 +256,7 @@ class Operations(pyfuse3.Operations):
     @guarded
     async def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
         node = self._node(inode)
-        if node.entry is not None:
+        if node.entry is not None and node.kept_in == this_minute():
             self.kept += 1
             return node.entry
         return self._attributes_of(node)
@@ -259,7 +266,7 @@ class Operations(pyfuse3.Operations):
         if node.parent is None:
             # The root's own number in the source, so that a listing from above agrees; the kernel keeps 1 for itself.
             node.stamp = attributes.change_ns
-            return self._entry(attributes, attributes.identity[1], 0, LONG, life(node.watched, node.stamp, 1))
+            return self._entry(attributes, attributes.identity[1], 0, LONG, life(node.watched, attributes))
         return self._entry_of(node, attributes, None if node.gone else node.parent.watched)
 
     @guarded_without_reply
@@ -297,14 +304,20 @@ class Operations(pyfuse3.Operations):
     async def opendir(self, inode: InodeT, ctx: RequestContext) -> FileHandleT:
         node = self._node(inode)
         self.directories.room()
+        names, listing = self._names(node)
+        return FileHandleT(self.directories.add(DirectoryHandle(node, list(names), listing, self.nodes.epoch)))
+
+    def _names(self, node: Node) -> tuple[list[Name], Listing | None]:
+        """The names in a directory as they are now, and the listing where it had to be made."""
         watched = self.watch.look_into(node)
         if watched is not None and watched.names is not None:
-            # Nothing has changed since it was last read, and it was judged then.
-            return FileHandleT(self.directories.add(DirectoryHandle(node, list(watched.names), None, self.nodes.epoch)))
+            # Nothing has changed since it was last read, and it was judged then. Whether it may be read is asked anew.
+            self._on(node, self.view.may_list)
+            return watched.names, None
         listing = self._on(node, self.view.listing)
         if watched is not None:
             watched.names = listing.names
-        return FileHandleT(self.directories.add(DirectoryHandle(node, list(listing.names), listing, self.nodes.epoch)))
+        return listing.names, listing
 
     def _listing(self, handle: DirectoryHandle) -> Listing:
         if handle.listing is None:
@@ -316,8 +329,14 @@ class Operations(pyfuse3.Operations):
         handle = self.directories.get(fh)
         directory = handle.node
         place = self.nodes.place(directory)
-        if needs.look(place) is not None:
-            raise Refused(Refusal.DENIED, self.nodes.path(directory))
+        if place.standing is not Standing.VISIBLE:
+            raise Refused(Refusal.DENIED, self.nodes.path(directory), place)
+        if start_id == 0 and handle.begun:
+            # rewinddir(3): the stream is to show what is there now.
+            handle.close()
+            names, handle.listing = self._names(directory)
+            handle.names, handle.epoch = list(names), self.nodes.epoch
+        handle.begun = True
         if handle.epoch != self.nodes.epoch:
             # Judged by a policy that is gone. What was given already keeps its positions.
             step = self.view.policy.child
@@ -328,11 +347,12 @@ class Operations(pyfuse3.Operations):
         names = handle.names
         watched = directory.watched
         known = {} if watched is None else watched.known
+        minute = this_minute()
         position = start_id
         while position < len(names):
             name = names[position]
             node = known.get(name)
-            if node is not None and node.entry is not None:
+            if node is not None and node.entry is not None and node.kept_in == minute:
                 if not pyfuse3.readdir_reply(token, FileNameT(name), node.entry, position + 1):
                     return
                 node.lookups += 1
@@ -380,7 +400,9 @@ class Operations(pyfuse3.Operations):
         else:
             node.files.append(file)
         number = self.files.add(FileHandle(node, file, self.nodes.epoch))
-        return FileInfo(fh=FileHandleT(number), direct_io=False, keep_cache=node.stamp != 0)
+        keep = node.stamp != 0 and not node.pages_doubted
+        node.pages_doubted = False
+        return FileInfo(fh=FileHandleT(number), direct_io=False, keep_cache=keep)
 
     @guarded
     async def open(self, inode: InodeT, flags: int, ctx: RequestContext) -> FileInfo:
@@ -528,6 +550,7 @@ class Operations(pyfuse3.Operations):
             # The kernel counts down its links itself; what it keeps beyond that is to be asked for again.
             node.entry = None
             node.stamp = 0
+            node.pages_doubted = True
         if held is not None:
             if node is not None and node.gone:
                 self._hold(node, held)

@@ -16,8 +16,8 @@ with most network file systems, and the log says so. So a stale answer is bounde
 an event takes, it is known.
 
 Invalidating blocks while a request on the same directory is in flight, and that request may be waiting for this very
-process. So it is done in a thread, never in a handler (pyfuse3, `invalidate_entry`). Attributes alone are invalidated,
-not pages: the kernel drops a file's pages by itself when it learns of another size or time (FUSE_AUTO_INVAL_DATA).
+process. So it is done in a thread, never in a handler (pyfuse3, `invalidate_entry`). Pages are invalidated only where
+size and time are as they were: with another size or time the kernel drops them by itself (FUSE_AUTO_INVAL_DATA).
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from pyfuse3 import InodeT
 
 from policyfs.mount.nodes import Node, Nodes
 from policyfs.policy.paths import Name
+from policyfs.view.attributes import Attributes
 from policyfs.view.root import Root
 from policyfs.view.view import View
 
@@ -43,6 +44,9 @@ log = logging.getLogger("policyfs.mount")
 
 LONG = 86400.0
 """Seconds that something watched may be kept: until it changes, in effect. A day, so that even a lost event ends."""
+LONG_FILE = 60.0
+"""Seconds that a file's attributes may be kept although it is watched: it may have been given a second name in a directory
+that nothing here ever looked into, and no event tells of a write by that name. One request a minute for a file in use."""
 SHORT = 1.0
 """Seconds for what nothing watches: what most network file systems take."""
 RACY_NS = 20_000_000
@@ -54,8 +58,10 @@ _GATHER = 0.004
 """Seconds for which events gather before they are looked at: a burst on one name is then one look."""
 
 # Plain numbers: an operation on an enumeration's member costs as much as a system call.
-_NAMES_CHANGE = int(events.CREATE | events.DELETE | events.MOVED_FROM | events.MOVED_TO)
-_EVENTS = int(_NAMES_CHANGE | events.MODIFY | events.ATTRIB | events.ONLYDIR | events.EXCL_UNLINK)
+_NAMES_COME = int(events.CREATE | events.MOVED_TO)
+_NAMES_CHANGE = int(_NAMES_COME | events.DELETE | events.MOVED_FROM)
+# CLOSE_WRITE: what is written through a mapping raises no event until it is closed (inotify(7)).
+_EVENTS = int(_NAMES_CHANGE | events.MODIFY | events.CLOSE_WRITE | events.ATTRIB | events.ONLYDIR | events.EXCL_UNLINK)
 _OVERFLOW = int(events.Q_OVERFLOW)
 _IGNORED = int(events.IGNORED)
 
@@ -226,7 +232,7 @@ class Watch:
 
     def _noticed(self, happened: Iterable[inotify_simple.Event]) -> list[Invalidation]:
         """What the kernel must forget after these events."""
-        touched: dict[tuple[int, bytes], None] = {}
+        touched: dict[tuple[int, bytes], int] = {}
         directories: dict[int, None] = {}
         for event in happened:
             if event.mask & _OVERFLOW:
@@ -242,12 +248,17 @@ class Watch:
             if event.mask & _NAMES_CHANGE:
                 watched.names = None
             if event.name:
-                touched[event.wd, os.fsencode(event.name)] = None
+                key = event.wd, os.fsencode(event.name)
+                touched[key] = touched.get(key, 0) | event.mask
         found: list[Invalidation] = []
-        for descriptor, name in touched:
+        for (descriptor, name), mask in touched.items():
             watched = self._by_descriptor.get(descriptor)
-            if watched is not None:
+            if watched is None:
+                continue
+            if name in watched.known:
                 self._look_at_name(watched, Name(name), found)
+            elif mask & _NAMES_COME:
+                self._look_at_new_name(watched, Name(name), found)
         for descriptor in directories:
             watched = self._by_descriptor.get(descriptor)
             if watched is not None:
@@ -255,8 +266,6 @@ class Watch:
         return found
 
     def _look_at_name(self, watched: Watched, name: Name, found: list[Invalidation]) -> None:
-        if name not in watched.known:
-            return
         node = watched.known[name]
         location = self._view.child(self._nodes.location(watched.node), name)
         try:
@@ -268,7 +277,18 @@ class Watch:
         if node is None or node.identity != attributes.identity or node.level is not location.place.level:
             self._forget_name(watched, name, found)
         else:
-            self._compare(node, attributes.change_ns, found)
+            self._compare(node, attributes, found)
+
+    def _look_at_new_name(self, watched: Watched, name: Name, found: list[Invalidation]) -> None:
+        """A name that the kernel does not know may be another one of a file that it does know: a hard link, of which its
+        first directory is told nothing."""
+        try:
+            attributes = self._view.attributes(self._view.child(self._nodes.location(watched.node), name))
+        except OSError:
+            return
+        if attributes.links > 1 and not attributes.is_directory:
+            for node in self._nodes.of(attributes.identity):
+                self._compare(node, attributes, found)
 
     def _forget_name(self, watched: Watched, name: Name, found: list[Invalidation]) -> None:
         watched.drop(name)
@@ -288,18 +308,30 @@ class Watch:
         except OSError:
             node.entry = None
             return
-        self._compare(node, attributes.change_ns, found)
+        self._compare(node, attributes, found)
 
     @staticmethod
-    def _compare(node: Node, change_ns: int, found: list[Invalidation]) -> None:
-        if node.stamp in (0, change_ns):
+    def _compare(node: Node, attributes: Attributes | None, found: list[Invalidation]) -> None:
+        """Let the kernel forget what it was told of a node, if that is not what is there now (None: not known)."""
+        if node.stamp == 0 or (attributes is not None and node.stamp == attributes.change_ns):
             return
+        entry = node.entry
+        if attributes is not None and attributes.is_directory:
+            attributes_only = True
+        else:
+            # Another size or time is how the kernel knows that a file's pages are true no more. Both can be put back.
+            attributes_only = (
+                entry is not None
+                and attributes is not None
+                and (entry.st_size, entry.st_mtime_ns) != (attributes.size, attributes.modify_ns)
+            )
         node.entry = None
         node.stamp = 0
+        node.pages_doubted = True
         ino = node.ino
 
         def forget_attributes() -> None:
-            pyfuse3.invalidate_inode(InodeT(ino), attr_only=True)
+            pyfuse3.invalidate_inode(InodeT(ino), attr_only=attributes_only)
 
         found.append(forget_attributes)
 
@@ -317,16 +349,21 @@ class Watch:
             for name in list(watched.known):
                 self._forget_name(watched, Name(name), found)
         for node in self._nodes:
-            self._compare(node, -1, found)
+            self._compare(node, None, found)
         return found
 
 
-def life(watched: Watched | None, change_ns: int, links: int) -> float:
+def life(watched: Watched | None, attributes: Attributes) -> float:
     """Seconds that attributes may be kept: a file's own directory is watched, it has no other name, and its last change
     is old enough to be told from the next."""
-    if watched is None or links != 1 or time.time_ns() - change_ns < RACY_NS:
+    if watched is None or attributes.links != 1 or time.time_ns() - attributes.change_ns < RACY_NS:
         return SHORT
-    return LONG
+    return LONG if attributes.is_directory else LONG_FILE
+
+
+def this_minute() -> int:
+    """Which minute it is, by a clock that nobody sets: attributes of files are kept for one (`LONG_FILE`)."""
+    return int(time.monotonic() // LONG_FILE)
 
 
 def _do_all(invalidations: list[Invalidation]) -> None:

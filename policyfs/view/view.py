@@ -31,6 +31,7 @@ from policyfs.view.attributes import Attributes, FileSystem, Identity, settable_
 from policyfs.view.credentials import Credentials
 from policyfs.view.files import OpenFile
 from policyfs.view.links import Links
+from policyfs.view.outcomes import Removed, Renamed
 from policyfs.view.refused import Refused
 from policyfs.view.root import RENAME_EXCHANGE, RENAME_NOREPLACE, Root
 
@@ -130,10 +131,14 @@ class View:
                 raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
             return self.links.text_in_view(location.path, self.root.link_text(reached))
 
-    def listing(self, location: Location, expect: Target = None) -> Listing:
-        """A directory's entries, as they are now. The caller closes it."""
+    def may_list(self, location: Location, expect: Target = None) -> None:
+        """The policy's word on listing a directory. Nothing is touched."""
         self._seen(location)
         self._unless(operations.look(location.place), location)
+
+    def listing(self, location: Location, expect: Target = None) -> Listing:
+        """A directory's entries, as they are now. The caller closes it."""
+        self.may_list(location)
         with self._reached(location, expect) as (reached, status):
             if not stat.S_ISDIR(status.st_mode):
                 raise Refused(Refusal.NOT_DIRECTORY, location.path)
@@ -646,24 +651,6 @@ class View:
 
     def _made(self, location: Location, directory: int, name: Name) -> Attributes:
         return self._judged(location, self.root.stat_name(directory, name))
-
-
-class Renamed(NamedTuple):
-    """What a rename moved, and what it replaced or, exchanging, moved the other way."""
-
-    moved: Identity
-    replaced: Identity | None
-    directory: bool
-    """Whether a directory went elsewhere, one way or the other."""
-    held: OpenFile | None
-    """What was replaced, where it was to be kept in reach; the caller's to close."""
-
-
-class Removed(NamedTuple):
-    """What lost its name, and, where it was to be kept in reach, a hold on it that is the caller's to close."""
-
-    identity: Identity
-    held: OpenFile | None
 
 
 class Listing:

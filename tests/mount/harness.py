@@ -314,7 +314,17 @@ def _directory() -> Iterator[Path]:
     finally:
         if any(mount.point.startswith(os.fsencode(path) + b"/") for mount in mounts.mounts()):
             pytest.fail(f"a mount was left behind below {path}")
-        shutil.rmtree(path)
+        # A daemon whose end nobody watched writes the last line of its journal meanwhile.
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                shutil.rmtree(path)
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY or time.monotonic() > end:
+                    raise
+                time.sleep(0.01)
+            else:
+                break
 
 
 # -- mounts --------------------------------------------------------------------------------------------------------------

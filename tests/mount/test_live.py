@@ -206,10 +206,7 @@ for act, name in ((os.stat, "f"), (open, "g"), (os.listdir, "."), (os.mkdir, "x"
     assert not (ground.behind / "d/x").exists()
 
 
-EMPTY = pytest.mark.xfail(strict=True, reason="an open directory that is hidden lists as empty: faults/live-policy 10")
 
-
-@EMPTY
 def test_listing_by_a_directory_that_was_open(ground: Ground) -> None:
     """A listing that is half read goes on without what was revoked, and without a doubt about the rest; once the directory
     itself is revoked it is EACCES, and nothing opens from it."""
@@ -365,7 +362,6 @@ def test_what_becomes_more_is_seen_at_once(ground: Ground) -> None:
     assert (ground.behind / "f").read_text() == "more"
 
 
-@pytest.mark.xfail(strict=True, reason="rewinddir does not look again: faults/live-policy 11")
 def test_a_directory_that_was_open_lists_what_was_opened(ground: Ground) -> None:
     """Read again from its beginning, a directory that was open lists what has been opened in it since."""
     ground.grant("ro")
@@ -403,14 +399,6 @@ def test_a_descriptor_serves_again_what_was_opened_again(ground: Ground) -> None
 # -- objects with several names ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def further_name(ground: Ground, request: pytest.FixtureRequest) -> None:
-    """Marks what does not hold yet on an older kernel."""
-    if not ground.by_epoch:
-        reason = "an older kernel keeps the further names of an object: faults/live-policy 3"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
-
-
 def test_hard_links_at_two_levels_that_become_one(ground: Ground) -> None:
     """Two names that were two objects to the session are one: the number, the content, what a descriptor of the former
     writes."""
@@ -430,7 +418,7 @@ def test_hard_links_at_two_levels_that_become_one(ground: Ground) -> None:
     assert other.read_text() == (ground.behind / "d/f").read_text() == "Content of d/f"
 
 
-def test_hard_links_at_one_level_that_become_two(ground: Ground, further_name: None) -> None:
+def test_hard_links_at_one_level_that_become_two(ground: Ground) -> None:
     """Each name goes by its own path from then on: one is written, one is not, and neither lends the other its level."""
     (ground.behind / "h").hardlink_to(ground.behind / "d/f")
     ground.grant("stage")
@@ -444,7 +432,7 @@ def test_hard_links_at_one_level_that_become_two(ground: Ground, further_name: N
         ground.grant("stage", "d")
 
 
-def test_one_of_two_names_that_was_revoked(ground: Ground, further_name: None) -> None:
+def test_one_of_two_names_that_was_revoked(ground: Ground) -> None:
     """The name that is closed is missing, whichever of the two was used last; the other goes on."""
     for number, order in enumerate((("h", "d/f"), ("d/f", "h"))):
         (ground.behind / "h").unlink(missing_ok=True)
@@ -459,7 +447,6 @@ def test_one_of_two_names_that_was_revoked(ground: Ground, further_name: None) -
         ground.grant("ro", "h")
 
 
-@pytest.mark.xfail(strict=True, reason="open files are judged by their path alone: faults/live-policy 2")
 def test_a_name_of_a_credential_that_becomes_one(tmp_path: Path) -> None:
     """A file that a new denied place holds too is missing under its other name, and what was open of it is cut."""
     source = tmp_path / "source"
@@ -516,7 +503,6 @@ def test_a_grant_ends_whatever_became_of_the_session_file(source: Path) -> None:
         assert names(lively.view.point) == ["f"]
 
 
-@pytest.mark.xfail(strict=True, reason="the wait stands still with the machine: faults/live-policy 8")
 def test_a_grant_ends_while_the_machine_sleeps(source: Path, tmp_path: Path) -> None:
     """Its time is over when it is over by the clock that a suspend does not stop, not when the daemon has been awake for
     so long."""
@@ -660,7 +646,6 @@ def test_a_hangup_with_a_bad_file_is_logged_and_changes_nothing(source: Path) ->
 # -- changes that come together ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, reason="a change begins by the grants before the one in work: faults/live-policy 1")
 def test_changes_that_come_together_all_hold(source: Path) -> None:
     """None of several changes at once undoes another that is acknowledged: what was revoked stays closed beside grants and
     reloads, and what was granted open."""
