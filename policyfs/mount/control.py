@@ -83,7 +83,7 @@ class Control:
         finally:
             os.umask(former)
             os.close(directory)
-        listening.listen(16)
+        listening.listen(128)
         server = trio.socket.from_stdlib_socket(listening)
         room = trio.Semaphore(MOST_PEERS)
         task_status.started()

@@ -50,9 +50,15 @@ class DirectoryHandle:
         self.listing = listing
         self.epoch = epoch
         self.begun = False
+        node.listings += 1
 
     def close(self) -> None:
         """Close the directory."""
+        self.node.listings -= 1
+        self.close_listing()
+
+    def close_listing(self) -> None:
+        """Close what stands behind the names; the directory stays open."""
         if self.listing is not None:
             self.listing.close()
 

@@ -66,7 +66,7 @@ class LivePolicy:
             if base.fold_case != self._base.fold_case:
                 raise UserFault(Exit.PLACE, "SOURCE has begun or ceased to fold case; mount it anew")
             await self._go_to(base, self.grants, options)
-            self._tell("reload", session=options.session_file or "command line")
+            self._tell("reload", session_file=options.session_file or "command line")
 
     async def grant(self, path: ViewPath, level: Level, seconds: float | None) -> None:
         """Open a path at a level, for so long. Floors and the denylist hold all the same. Raises `UserFault`."""

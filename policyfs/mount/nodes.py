@@ -58,6 +58,7 @@ class Node:
         "kept_in",
         "level",
         "link",
+        "listings",
         "lookups",
         "name",
         "others",
@@ -95,6 +96,8 @@ class Node:
         self.held: OpenFile | None = None
         """The object itself, kept in reach for a while after its last name was taken away."""
         self.link = False
+        self.listings = 0
+        """How many open directories there are of it."""
         self.denied = False
         """Whether it is known for a credential although its place is open: by a policy that came while it was open."""
         self.watched: Watched | None = None

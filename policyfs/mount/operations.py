@@ -92,6 +92,8 @@ class Operations(pyfuse3.Operations):
         self.directories.close_all()
         self.let_go_of_removed()
         self.watch.close()
+        if self.journal is not None:
+            self.journal.close()
 
     # -- telling the journal ------------------------------------------------------------------------------------------
 
@@ -136,7 +138,7 @@ class Operations(pyfuse3.Operations):
             try:
                 return operation(self.nodes.location(node), *arguments, expect=node.identity, **named)
             except Refused as refused:
-                if refused.refusal is Refusal.MISSING and node.files:
+                if refused.refusal is Refusal.MISSING and (node.files or node.listings):
                     # Hidden by a policy that came while it was open.
                     raise Refused(Refusal.DENIED, refused.path, refused.place) from None
                 if refused.refusal is not Refusal.STALE:
@@ -333,7 +335,7 @@ class Operations(pyfuse3.Operations):
             raise Refused(Refusal.DENIED, self.nodes.path(directory), place)
         if start_id == 0 and handle.begun:
             # rewinddir(3): the stream is to show what is there now.
-            handle.close()
+            handle.close_listing()
             names, handle.listing = self._names(directory)
             handle.names, handle.epoch = list(names), self.nodes.epoch
         handle.begun = True
