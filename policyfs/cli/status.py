@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
+import signal
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import click
 
 from policyfs.cli.options import directories, printable
-from policyfs.host import asking, mounts
+from policyfs.host import asking
 from policyfs.policy.paths import HostPath, display
 
 _EVERY = 1.0
@@ -28,14 +29,13 @@ def command(mountpoint: str | None, as_json: bool, watch: bool) -> None:
         raise click.UsageError("--watch is for a person; ask with --json as often as you like")
     point = None if mountpoint is None else asking.mounted_view(mountpoint)
 
-    def look() -> list[dict[str, Any]]:
-        return list(asking.all_status()) if point is None else [asking.ask(point, {"do": "status"})]
+    def look() -> tuple[list[dict[str, Any]], list[HostPath]]:
+        return asking.all_status() if point is None else ([asking.ask(point, {"do": "status"})], [])
 
     if watch:
         _watch(look)
         return
-    found = look()
-    silent = [] if point is not None else _silent(found)
+    found, silent = look()
     if as_json:
         click.echo(json.dumps(found, indent=1))
     elif found:
@@ -46,29 +46,23 @@ def command(mountpoint: str | None, as_json: bool, watch: bool) -> None:
         click.echo("no view is mounted")
     for view in silent:
         click.echo(
-            f"policyfs: note: {display(view)} does not answer here: its daemon is gone or stuck (`policyfs umount --lazy` "
-            "ends it), or it was mounted with another XDG_RUNTIME_DIR or home",
+            f"policyfs: note: {display(view)} does not answer: its daemon is gone or stuck; end it with "
+            f"`policyfs umount --lazy {display(view)}`",
             err=True,
         )
 
 
-def _silent(found: list[dict[str, Any]]) -> list[HostPath]:
-    """The views of this user in the mount table that gave no status."""
-    answered = {os.fsencode(mount["mountpoint"]) for mount in found}
-    return [
-        mount.point
-        for mount in mounts.mounts()
-        if mount.type == mounts.FILE_SYSTEM_TYPE and mount.owner == os.geteuid() and mount.point not in answered
-    ]
-
-
-def _watch(look: Callable[[], list[dict[str, Any]]]) -> None:
+def _watch(look: Callable[[], tuple[list[dict[str, Any]], list[HostPath]]]) -> None:
     from rich.live import Live
 
-    with Live(_table(look()), auto_refresh=False) as live:
-        while True:
-            time.sleep(_EVERY)
-            live.update(_table(look()), refresh=True)
+    try:
+        with Live(_table(look()[0]), auto_refresh=False) as live:
+            while True:
+                time.sleep(_EVERY)
+                live.update(_table(look()[0]), refresh=True)
+    except KeyboardInterrupt:
+        # The way to end it, and no reason for click's "Aborted!".
+        sys.exit(128 + signal.SIGINT)
 
 
 def _table(found: list[dict[str, Any]]) -> Any:

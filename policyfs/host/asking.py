@@ -8,7 +8,6 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,17 +51,26 @@ def mounted_view(text: str) -> HostPath:
     return point
 
 
-def all_status() -> Iterator[dict[str, Any]]:
-    """The status of every mount of this user that answers. Sockets that nobody serves any more are cleaned away."""
-    directory = places.runtime_directory()
+def all_status() -> tuple[list[dict[str, Any]], list[HostPath]]:
+    """The status of every mount of this user that answers, and the mountpoints of those that do not. Sockets that nobody
+    serves any more are cleaned away with their mounts."""
+    found: list[dict[str, Any]] = []
+    silent: list[HostPath] = []
+    views = {
+        places.control_socket(mount.point): mount.point for mount in mounts.mounts() if mount.type == mounts.FILE_SYSTEM_TYPE
+    }
     with contextlib.suppress(OSError):
-        for path in sorted(directory.glob("*.sock")):
+        for path in sorted(places.runtime_directory().glob("*.sock")):
             try:
-                yield _ask(path, {"do": "status"}, _STATUS_PATIENCE)
-            except ConnectionRefusedError:
-                path.unlink(missing_ok=True)
-            except (OSError, UserFault):
+                found.append(_ask(path, {"do": "status"}, _STATUS_PATIENCE))
+            except UserFault:
                 continue
+            except OSError as error:
+                if path in views:
+                    silent.append(views[path])
+                elif isinstance(error, ConnectionRefusedError):
+                    path.unlink(missing_ok=True)
+    return found, silent
 
 
 def _ask(path: Path, request: dict[str, Any], patience: int = PATIENCE) -> Any:

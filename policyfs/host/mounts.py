@@ -28,8 +28,6 @@ class Mount:
     type: str
     device: str
     root: HostPath = _WHOLE
-    owner: int | None = None
-    """Whose mount it is: FUSE's user_id, None for other file systems."""
 
 
 def mounts() -> list[Mount]:
@@ -40,10 +38,7 @@ def mounts() -> list[Mount]:
             fields = line.split(b" ")
             after = fields.index(b"-")
             point, root = _unescaped(fields[4]), _unescaped(fields[3])
-            owner = re.search(rb"(?:^|,)user_id=(\d+)", fields[after + 3])
-            found.append(
-                Mount(point, fields[after + 1].decode(), fields[2].decode(), root, None if owner is None else int(owner[1]))
-            )
+            found.append(Mount(point, fields[after + 1].decode(), fields[2].decode(), root))
     return found
 
 
