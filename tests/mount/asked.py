@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -37,8 +38,8 @@ class Fault(Exception):
 
 def connected(path: Path) -> socket.socket:
     """A connection, with a limit on every wait. By the directory's descriptor, since a test's path may be long."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     directory = os.open(path.parent, os.O_PATH)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(PATIENCE)
         connection.connect(f"/proc/self/fd/{directory}/{path.name}")
@@ -52,15 +53,14 @@ def connected(path: Path) -> socket.socket:
 
 def answered(path: Path, line: bytes) -> bytes:
     """What a socket answers to these bytes, byte for byte, until it has closed the connection."""
+    text = b""
     with connected(path) as connection:
-        text = b""
-        try:
+        # Who is refused before their words were read is cut off from saying more; the answer is there all the same.
+        with contextlib.suppress(BrokenPipeError):
             connection.sendall(line)
+        with contextlib.suppress(ConnectionResetError):
             while piece := connection.recv(1 << 16):
                 text += piece
-        except (ConnectionResetError, BrokenPipeError):
-            # It closed with more of ours unread; what it said came before.
-            pass
     return text
 
 
