@@ -24,7 +24,14 @@ from policyfs.view.refused import Refused
 from policyfs.view.root import RENAME_EXCHANGE, RENAME_NOREPLACE, Root
 from policyfs.view.view import LEVEL_ATTRIBUTE, Location, View
 
-GRANTS = {b"/": Level.STAGE, b"/read": Level.RO, b"/hidden": Level.NONE, b"/way": Level.NONE, b"/way/open": Level.STAGE}
+GRANTS = {
+    b"/": Level.STAGE,
+    b"/read": Level.RO,
+    b"/hidden": Level.NONE,
+    b"/way": Level.NONE,
+    b"/way/open": Level.STAGE,
+    b"/read/own": Level.STAGE,
+}
 
 
 def policy(source: Path, grants: dict[bytes, Level] = GRANTS) -> Policy:
@@ -321,6 +328,59 @@ def test_what_was_swapped_in_is_not_held(view: View, source: Path, monkeypatch: 
     monkeypatch.setattr(view.root, "reach_name", swapped)
     assert view.rename(at(view, "/f"), at(view, "/other"), hold=True).held is None
     assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_what_was_swapped_in_is_not_opened_for_the_one_that_was_there(
+    view: View, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Creating what is there opens the file that had the name, or none."""
+    reach = view.root.reach
+
+    def swapped(path: ViewPath) -> int:
+        (source / "swapped").write_text("swapped")
+        (source / "swapped").rename(source / "f")
+        return reach(path)
+
+    monkeypatch.setattr(view.root, "reach", swapped)
+    with Refuses(Refusal.STALE, "/f"):
+        view.create(at(view, "/f"), os.O_RDWR | os.O_TRUNC, 0o644)
+    assert (source / "f").read_text() == "swapped"
+
+
+def test_an_entry_is_judged_by_what_was_reached(view: View, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link that is taken away or moved is not walked to a second time to be judged."""
+
+    reach = view.root.reach
+
+    def once(path: ViewPath) -> int:
+        assert path not in (b"/link", b"/moved")
+        return reach(path)
+
+    monkeypatch.setattr(view.root, "reach", once)
+    assert view.rename(at(view, "/link"), at(view, "/moved")).moved == identity(source / "moved")
+    view.unlink(at(view, "/moved"))
+    assert not os.path.lexists(source / "moved")
+
+
+def test_an_entry_that_is_not_shown_is_not_taken_away(view: View, source: Path) -> None:
+    """By none who come with a whole path either, and what was reached of it is let go."""
+    for act in (lambda here: view.unlink(here), lambda here: view.rename(here, at(view, "/new"))):
+        with Refuses(Refusal.MISSING, "/away"):
+            act(at(view, "/away"))
+    assert os.path.lexists(source / "away")
+
+
+def test_a_name_that_another_mount_has_is_taken(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing takes its place, and nothing is said of what it is: denied, or read-only in a directory at ro."""
+
+    def elsewhere(*_: object) -> os.stat_result:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    monkeypatch.setattr(view.root, "stat_name", elsewhere)
+    with Refuses(Refusal.DENIED, "/other"):
+        view.rename(at(view, "/f"), at(view, "/other"))
+    with Refuses(Refusal.READ_ONLY, "/read/own"):
+        view.rename(at(view, "/f"), at(view, "/read/own"))
 
 
 def test_a_name_that_was_taken_for_a_moment(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
