@@ -58,12 +58,12 @@ class Place:
 
 
 class _Branch:
-    """What the rules say of one path, before it is known what it inherits."""
+    """What the rules say of one path, before it is known what it inherits. `name` is the last of the path, as written."""
 
-    __slots__ = ("boundary", "children", "denial", "floors", "grant", "path")
+    __slots__ = ("boundary", "children", "denial", "floors", "grant", "name")
 
-    def __init__(self, path: ViewPath) -> None:
-        self.path = path
+    def __init__(self, name: bytes) -> None:
+        self.name = name
         self.children: dict[str | bytes, _Branch] = {}
         self.grant: Grant | None = None
         self.floors: dict[str, Floor] = {}
@@ -154,7 +154,7 @@ class Compiled:
 
     def _planted(self, rules: Rules) -> _Branch:
         """The rules as a tree of branches."""
-        root = _Branch(ViewPath(b"/"))
+        root = _Branch(b"")
 
         def at(path: ViewPath) -> _Branch:
             branch = root
@@ -162,8 +162,7 @@ class Compiled:
                 key = self._key(name) if self._key else name
                 below = branch.children.get(key)
                 if below is None:
-                    prefix = b"" if branch is root else branch.path
-                    below = branch.children[key] = _Branch(ViewPath(prefix + b"/" + name))
+                    below = branch.children[key] = _Branch(name)
                 branch = below
             return branch
 
@@ -201,8 +200,7 @@ class Compiled:
             if state.denial is not None:
                 continue
             for key, below in branch.children.items():
-                own_name = components(below.path)[-1]
-                below_state = state.at(below, below.denial or self._denials.match(own_name))
+                below_state = state.at(below, below.denial or self._denials.match(below.name))
                 below_place = below_state.place(named=below.grant is not None or bool(below.floors))
                 place.children[key] = below_place
                 built.append(below_place)
