@@ -149,6 +149,7 @@ class Control:
         return {
             "source": self._request.source,
             "mountpoint": self._request.mountpoint,
+            "appears_at": self._request.appears_at,
             "session_file": self._live.options.session_file,
             "process": os.getpid(),
             "since": self._began,
