@@ -6,11 +6,22 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 pytest.register_assert_rewrite("tests.mount.harness")
 
 from tests.mount import harness  # noqa: E402 - after the rewriting of its assertions is asked for
+
+hypothesis.settings.register_profile(
+    "mutation",
+    max_examples=40,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
+)
+"""For scripts/mutation: the same few examples in every run, and no time spent on making a found one smaller."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
