@@ -61,6 +61,7 @@ class DirectoryHandle:
         """Close what stands behind the names; the directory stays open."""
         if self.listing is not None:
             self.listing.close()
+            self.listing = None
 
 
 Opened = TypeVar("Opened", FileHandle, DirectoryHandle)

@@ -345,6 +345,7 @@ class Operations(pyfuse3.Operations):
             handle.names[start_id:] = [
                 name for name in handle.names[start_id:] if step(place, name).standing is Standing.VISIBLE
             ]
+            handle.close_listing()
             handle.epoch = self.nodes.epoch
         names = handle.names
         watched = directory.watched
@@ -360,20 +361,26 @@ class Operations(pyfuse3.Operations):
                 node.lookups += 1
                 position += 1
                 continue
-            attributes = self._listing(handle).entry(name)
+            listing = self._listing(handle)
+            attributes = listing.entry(name)
             if attributes is None:
                 # Nothing that may be shown: it takes no position, or the gap would tell of it.
                 del names[position]
                 continue
-            if not self._entry_listed(token, directory, name, attributes, position + 1):
+            if not self._entry_listed(token, directory, name, listing.place(name), attributes, position + 1):
                 return
             position += 1
 
     def _entry_listed(
-        self, token: pyfuse3.ReaddirToken, directory: Node, name: Name, attributes: Attributes, position: int
+        self,
+        token: pyfuse3.ReaddirToken,
+        directory: Node,
+        name: Name,
+        place: Place,
+        attributes: Attributes,
+        position: int,
     ) -> bool:
         """Put an entry into a listing's reply. Only if it fits is the kernel told of it, and only then it counts."""
-        place = self.view.policy.child(self.nodes.place(directory), name)
         node = self.nodes.about_to_tell(directory, name, attributes.identity, place, directory=attributes.is_directory)
         stamp, kept = node.stamp, node.entry
         entry = self._entry_of(node, attributes, directory.watched)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from collections.abc import Sequence
 
 from policyfs.policy.rules import Denial
+
+MOST_REMEMBERED = 4096
+"""Names whose answer is remembered: those of a large project, and some 600 KiB."""
 
 
 def folded(name: bytes) -> str:
@@ -30,9 +34,10 @@ class NameDenials:
         self._own = _Globs(globs)
         self._built_in = _Globs(built_in)
         self._excepted = _Globs([(glob, Denial(glob, "")) for glob in excepted])
+        self.match = functools.lru_cache(maxsize=MOST_REMEMBERED)(self._match)
+        """The rule that denies this name, if one does. Remembered: the same names are asked for again and again."""
 
-    def match(self, name: bytes) -> Denial | None:
-        """The rule that denies this name, if one does."""
+    def _match(self, name: bytes) -> Denial | None:
         text = folded(name)
         own = self._own.match(text)
         if own is not None:

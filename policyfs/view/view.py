@@ -662,15 +662,29 @@ class Listing:
         self._location = location
         self._directory = directory
         step, place = view.policy.child, location.place
-        self.names = [name for name in view.root.names(directory) if step(place, name).standing is Standing.VISIBLE]
+        self._rest = place.rest
+        self._places: dict[Name, Place] = {}
+        self.names: list[Name] = []
         """The names that the rules show. A passage is not among them (DESIGN 3), and what stands behind a name may yet
         be nothing that is shown: `entry` tells."""
+        for name in view.root.names(directory):
+            judged = step(place, name)
+            if judged.standing is Standing.VISIBLE:
+                self.names.append(name)
+                if judged is not self._rest:
+                    self._places[name] = judged
+
+    def place(self, name: Name) -> Place:
+        """The place of one of the names, by the policy that the listing was made by."""
+        return self._places.get(name, self._rest)
 
     def entry(self, name: Name) -> Attributes | None:
         """The attributes of one of the names, None where nothing that may be shown is there by now."""
-        location = self._view.child(self._location, name)
         try:
-            return self._view._judged(location, self._view.root.stat_name(self._directory, name))
+            status = self._view.root.stat_name(self._directory, name)
+            if stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 1):
+                return shown(self.place(name), status)
+            return self._view._judged(self._view.child(self._location, name), status)
         except OSError:
             return None
 
