@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -142,6 +143,20 @@ def _is_dead(point: HostPath) -> bool:
     except OSError as error:
         return error.errno == errno.ENOTCONN
     return False
+
+
+READ_AHEAD_KIB = 1024
+"""What the kernel reads ahead through a view, in KiB: the largest request that FUSE makes (256 pages). Measured against
+the default of 128, with the source in the page cache: 1.3 to 1.8 GB/s."""
+
+
+def read_ahead(point: HostPath) -> None:
+    """Let the kernel read further ahead in the mount at `point`. Only root may; who may not goes without."""
+    mount = mount_at(point)
+    if mount is None:
+        return
+    with contextlib.suppress(OSError), open(f"/sys/class/bdi/{mount.device}/read_ahead_kb", "w") as setting:
+        setting.write(str(READ_AHEAD_KIB))
 
 
 def unmount(point: HostPath, *, lazily: bool = False) -> None:

@@ -169,6 +169,7 @@ def _mounted(operations: Operations, request: MountRequest) -> Iterator[None]:
             Exit.FAILED,
             f"{display(os.fsencode(request.mountpoint))} could not be mounted ({error}); see `dmesg` and the daemon's log",
         ) from None
+    mounts.read_ahead(HostPath(os.fsencode(request.mountpoint)))
     try:
         yield
     finally:

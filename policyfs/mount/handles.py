@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from policyfs.mount.nodes import Node
 from policyfs.policy.paths import Name
 from policyfs.view.files import OpenFile
-from policyfs.view.view import Listing
+from policyfs.view.listing import Listing
 
 FIRST = 1 << 32
 

@@ -18,6 +18,7 @@ import pyfuse3
 import trio
 from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, FileNameT, InodeT, RequestContext, XAttrNameT
 
+from policyfs.mount.entries import entry_for, file_system_for, missing_for
 from policyfs.mount.guard import guarded, guarded_without_reply
 from policyfs.mount.handles import DirectoryHandle, FileHandle, Handles
 from policyfs.mount.journal import Journal
@@ -30,8 +31,9 @@ from policyfs.policy.paths import NAME_MAX, Name
 from policyfs.policy.refusals import Refusal
 from policyfs.view.attributes import Attributes, Identity
 from policyfs.view.files import OpenFile, WouldBlock
+from policyfs.view.listing import Listing
 from policyfs.view.refused import Refused
-from policyfs.view.view import LEVEL_ATTRIBUTE, Listing, Location, View
+from policyfs.view.view import LEVEL_ATTRIBUTE, Location, View
 
 MOST_HANDLES = 4096
 """Open files and directories of one session (security.md 40). The daemon's descriptor limit is raised above it."""
@@ -159,25 +161,6 @@ class Operations(pyfuse3.Operations):
             return operation(self.nodes.location(node), *arguments, expect=open_by, **named)
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
-    def _entry(self, attributes: Attributes, ino: int, generation: int, name_life: float, life: float) -> EntryAttributes:
-        entry = EntryAttributes()
-        entry.st_ino = InodeT(ino)
-        entry.generation = generation
-        entry.entry_timeout = name_life
-        entry.attr_timeout = life
-        entry.st_mode = attributes.mode
-        entry.st_nlink = attributes.links
-        entry.st_uid = attributes.uid
-        entry.st_gid = attributes.gid
-        entry.st_rdev = attributes.device
-        entry.st_size = attributes.size
-        entry.st_blksize = attributes.block_size
-        entry.st_blocks = attributes.blocks
-        entry.st_atime_ns = attributes.access_ns
-        entry.st_mtime_ns = attributes.modify_ns
-        entry.st_ctime_ns = attributes.change_ns
-        return entry
-
     def _entry_of(self, node: Node, attributes: Attributes, watched: Watched | None) -> EntryAttributes:
         """The attributes of a node for a reply, kept with it while they are known to be true. `watched` is its
         directory."""
@@ -188,7 +171,7 @@ class Operations(pyfuse3.Operations):
         if node.link:
             # What a link shows depends on more than its own directory.
             attributes_life = name_life = SHORT
-        entry = self._entry(attributes, node.ino, node.generation, name_life, attributes_life)
+        entry = entry_for(attributes, node.ino, node.generation, name_life, attributes_life)
         if node.stamp not in (0, attributes.change_ns):
             # Size and time may be as they were (utimensat(2)), and then the kernel keeps pages that are another's.
             node.pages_doubted = True
@@ -223,10 +206,7 @@ class Operations(pyfuse3.Operations):
         watched = parent.watched
         if watched is not None and not watched.tell_missing(name):
             raise pyfuse3.FUSEError(errno.ENOENT)
-        entry = EntryAttributes()
-        entry.st_ino = InodeT(0)
-        entry.entry_timeout = SHORT if watched is None else LONG
-        return entry
+        return missing_for(SHORT if watched is None else LONG)
 
     def _refreshed(self, node: Node) -> None:
         """The session changed an object's attributes in a way that no reply tells of: note what they are now."""
@@ -268,7 +248,7 @@ class Operations(pyfuse3.Operations):
         if node.parent is None:
             # The root's own number in the source, so that a listing from above agrees; the kernel keeps 1 for itself.
             node.stamp = attributes.change_ns
-            return self._entry(attributes, attributes.identity[1], 0, LONG, life(node.watched, attributes))
+            return entry_for(attributes, attributes.identity[1], 0, LONG, life(node.watched, attributes))
         return self._entry_of(node, attributes, None if node.gone else node.parent.watched)
 
     @guarded_without_reply
@@ -290,15 +270,7 @@ class Operations(pyfuse3.Operations):
 
     @guarded
     async def statfs(self, ctx: RequestContext) -> pyfuse3.StatvfsData:
-        told = self.view.file_system()
-        reply = pyfuse3.StatvfsData()
-        reply.f_bsize = reply.f_frsize = told.block_size
-        reply.f_blocks = told.blocks
-        reply.f_bfree = told.blocks_free
-        reply.f_bavail = told.blocks_available
-        reply.f_files = reply.f_ffree = reply.f_favail = 0
-        reply.f_namemax = told.name_max
-        return reply
+        return file_system_for(self.view.file_system())
 
     # -- directories ----------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from policyfs.view.attributes import Attributes, FileSystem, Identity, settable_
 from policyfs.view.credentials import Credentials
 from policyfs.view.files import OpenFile
 from policyfs.view.links import Links
+from policyfs.view.listing import Listing
 from policyfs.view.outcomes import Removed, Renamed
 from policyfs.view.refused import Refused
 from policyfs.view.root import RENAME_EXCHANGE, RENAME_NOREPLACE, Root
@@ -122,7 +123,7 @@ class View:
             raise self._absent(location, error, expect) from None
         if expect is not None and expect != (status.st_dev, status.st_ino):
             raise Refused(Refusal.STALE, location.path)
-        return self._judged(location, status)
+        return self.judged(location, status)
 
     def link_text(self, location: Location, expect: Target = None) -> bytes:
         """What readlink(2) gives: an absolute target inside SOURCE relative to the link."""
@@ -222,7 +223,7 @@ class View:
                 if flags & os.O_EXCL:
                     raise Refused(Refusal.EXISTS, location.path) from None
                 file = self.open(location, flags, (status.st_dev, status.st_ino))
-                return file, self._judged(location, status)
+                return file, self.judged(location, status)
         file = OpenFile(descriptor, writable=flags & os.O_ACCMODE != os.O_RDONLY, append=bool(flags & os.O_APPEND))
         return file, shown(location.place, os.fstat(descriptor))
 
@@ -492,7 +493,7 @@ class View:
 
     # -- judging objects ----------------------------------------------------------------------------------------------
 
-    def _judged(self, location: Location, status: os.stat_result, reached: int | None = None) -> Attributes:
+    def judged(self, location: Location, status: os.stat_result, reached: int | None = None) -> Attributes:
         """The attributes of an object, if a view shows such an object there; else it is missing."""
         mode = status.st_mode
         if stat.S_ISREG(mode):
@@ -555,7 +556,7 @@ class View:
         except OSError as error:
             raise self._absent(location, error) from None
         try:
-            self._judged(location, os.fstat(reached), reached)
+            self.judged(location, os.fstat(reached), reached)
         except BaseException:
             os.close(reached)
             raise
@@ -570,7 +571,7 @@ class View:
                 return None
             raise Refused(operations.taken(location.parent), location.path) from None
         try:
-            self._judged(location, status)
+            self.judged(location, status)
         except Refused:
             raise Refused(operations.taken(location.parent), location.path) from None
         return status
@@ -600,7 +601,7 @@ class View:
             if not isinstance(expect, OpenFile):
                 if expect is not None and expect != (status.st_dev, status.st_ino):
                     raise Refused(Refusal.STALE, location.path)
-                self._judged(location, status, reached)
+                self.judged(location, status, reached)
         except BaseException:
             os.close(reached)
             raise
@@ -650,50 +651,4 @@ class View:
                 raise Refused(Refusal.EXISTS, location.path) from None
 
     def _made(self, location: Location, directory: int, name: Name) -> Attributes:
-        return self._judged(location, self.root.stat_name(directory, name))
-
-
-class Listing:
-    """The entries of a directory as they were when it was opened: names judged once, in an order that does not change,
-    so that a position stays valid whatever is removed meanwhile. One descriptor, until `close`."""
-
-    def __init__(self, view: View, location: Location, directory: int) -> None:
-        self._view = view
-        self._location = location
-        self._directory = directory
-        step, place = view.policy.child, location.place
-        self._rest = place.rest
-        self._places: dict[Name, Place] = {}
-        self.names: list[Name] = []
-        """The names that the rules show. A passage is not among them (DESIGN 3), and what stands behind a name may yet
-        be nothing that is shown: `entry` tells."""
-        for name in view.root.names(directory):
-            judged = step(place, name)
-            if judged.standing is Standing.VISIBLE:
-                self.names.append(name)
-                if judged is not self._rest:
-                    self._places[name] = judged
-
-    def place(self, name: Name) -> Place:
-        """The place of one of the names, by the policy that the listing was made by."""
-        return self._places.get(name, self._rest)
-
-    def entry(self, name: Name) -> Attributes | None:
-        """The attributes of one of the names, None where nothing that may be shown is there by now."""
-        try:
-            status = self._view.root.stat_name(self._directory, name)
-            if stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 1):
-                return shown(self.place(name), status)
-            return self._view._judged(self._view.child(self._location, name), status)
-        except OSError:
-            return None
-
-    def sync(self) -> None:
-        """fsync(2) of the directory."""
-        os.fsync(self._directory)
-
-    def close(self) -> None:
-        """Close the descriptor, once."""
-        directory, self._directory = self._directory, -1
-        if directory >= 0:
-            os.close(directory)
+        return self.judged(location, self.root.stat_name(directory, name))
