@@ -76,7 +76,8 @@ def _table(found: list[dict[str, Any]]) -> Any:
     for title in ("age", "req/s", "cached", "refused", "nodes", "files"):
         table.add_column(title, justify="right", no_wrap=True)
     for mount in found:
-        view = [printable(mount["mountpoint"]), f"of {printable(mount['source'])}"]
+        # Where the session sees it: the mountpoint of a run is a private directory that says nothing to a person.
+        view = [printable(mount["appears_at"] or mount["mountpoint"]), f"of {printable(mount['source'])}"]
         if mount["session_file"]:
             view.append(f"by {printable(mount['session_file'])}")
         cells = (
