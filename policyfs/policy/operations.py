@@ -19,7 +19,7 @@ EXECUTE = 1
 """The bits of access(2)."""
 
 
-def unseen(nearest: Place, *, unknown_missing: bool = False) -> Refusal:
+def unseen(nearest: Place, *, unknown_missing: bool) -> Refusal:
     """The answer for what is not seen, by its nearest ancestor that is visible or a passage (spec, "A granted path
     under a path that is not"). `unknown_missing` is `[passages] unknown = "missing"`."""
     if nearest.standing is Standing.PASSAGE and not unknown_missing:

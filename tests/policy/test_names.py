@@ -68,6 +68,16 @@ def takes_in(glob: str, name: str) -> bool:
         ("[a-]", "-", True),
         ("[--/]", ".", True),
         ("[c-a]", "b", False),
+        ("[c-a]", "c", False),
+        ("[a-a]", "a", True),
+        ("[xa-c]", "x", True),
+        ("[xa-c]", "b", True),
+        ("[a-cx]", "x", True),
+        ("[a-cx-z]", "y", True),
+        ("[a-cx-z]", "b", True),
+        ("[a-cxyz]", "z", True),
+        ("[a-c-e]", "-", True),
+        ("[a-c-e]", "d", False),
         ("[!c-a]", "b", True),
         ("a+(b|c).d{2}^$", "a+(b|c).d{2}^$", True),
         ("a+(b|c).d{2}^$", "aab.dd", False),
@@ -112,6 +122,12 @@ def test_a_name_without_specials_takes_in_itself_alone(glob: str, name: str) -> 
 def test_every_glob_compiles_without_a_group(glob: str) -> None:
     """Patterns are joined and told apart by their group's number, so that none may make a group of its own."""
     assert re.compile(glob_pattern(glob)).groups == 0
+
+
+@pytest.mark.parametrize("glob", ["[a]", "[a-c]", "[b-a]", "[!X]"])
+def test_a_set_holds_its_members_alone(glob: str) -> None:
+    """And no capital letter, which no folded name has."""
+    assert re.fullmatch(glob_pattern(glob), "X") is None
 
 
 def test_a_glob_of_many_stars_takes_no_time() -> None:

@@ -172,6 +172,7 @@ def test_a_name_in_a_directory() -> None:
         (b"a\nb\r\tc", r"a\nb\r\tc"),
         (b"\x1b[2J\x07\x7f", r"\x1b[2J\x07\x7f"),
         (b"\xff\xc3", r"\xff\xc3"),
+        (b"\x80\xbf", r"\x80\xbf"),
         (b"\xed\xa0\x80", r"\xed\xa0\x80"),
         ("\N{RIGHT-TO-LEFT OVERRIDE}gpj.exe".encode(), r"\u202egpj.exe"),
         ("\N{LEFT-TO-RIGHT ISOLATE}\N{ZERO WIDTH SPACE}".encode(), r"\u2066\u200b"),

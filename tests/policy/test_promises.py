@@ -252,12 +252,10 @@ def test_where_nothing_is_open_only_the_root_is_a_passage() -> None:
 def test_rules_that_contradict_are_refused() -> None:
     """Two levels for one path, of one kind and source, are a fault and not a choice."""
     path = ViewPath(b"/a")
-    for rules in (
-        Rules(grants=[Grant(path, Level.RO), Grant(path, Level.STAGE)]),
-        Rules(floors=[Floor(path, Level.RO), Floor(path, Level.STAGE)]),
-    ):
-        with pytest.raises(ConflictingRules):
-            Compiled(rules)
+    with pytest.raises(ConflictingRules, match=r"^grant /a = ro and grant /a = stage$"):
+        Compiled(Rules(grants=[Grant(path, Level.RO), Grant(path, Level.STAGE)]))
+    with pytest.raises(ConflictingRules, match=r"^floor /a = ro \(session\) and floor /a = stage \(session\)$"):
+        Compiled(Rules(floors=[Floor(path, Level.RO), Floor(path, Level.STAGE)]))
     with pytest.raises(ConflictingRules):
         Compiled(Rules(grants=[Grant(path, Level.RO), Grant(ViewPath(b"/A"), Level.STAGE)]), fold_case=True)
     Compiled(Rules(floors=[Floor(path, Level.RO, "one"), Floor(path, Level.STAGE, "other")]))
