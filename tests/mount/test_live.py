@@ -160,6 +160,24 @@ def refuse() -> None:
     raise FileNotFoundError(errno.ENOENT, "access")
 
 
+def test_a_link_goes_with_what_it_lands_on(ground: Ground) -> None:
+    """A link is missing as soon as it lands on what is closed, to who looks at the link itself and to who has reached it
+    too; and it is there as soon as that is opened."""
+    (ground.behind / "l").symlink_to("d/f")
+    ground.grant("ro")
+    link = ground.inside / "l"
+    with opened(link, os.O_PATH | os.O_NOFOLLOW) as reached:
+        for _ in range(2):
+            assert os.readlink(link) == "d/f"
+            assert os.lstat(link).st_size == 3 == os.fstat(reached).st_size
+            assert names(ground.inside) == ["d", "f", "g", "l"]
+            ground.grant("none", "d/f")
+            assert errno_of(os.lstat, link) == "ENOENT" == errno_of(os.readlink, link)
+            assert errno_of(os.fstat, reached) in ("ENOENT", "EACCES", "ESTALE")
+            assert names(ground.inside) == ["d", "f", "g"]
+            ground.grant("ro", "d/f")
+
+
 def test_what_becomes_a_passage_can_only_be_walked_through(ground: Ground) -> None:
     """A directory that is closed around an open one: its listing and the descriptor of it are EACCES, its attributes are
     a passage's, what is open below goes on."""
@@ -204,7 +222,6 @@ for act, name in ((os.stat, "f"), (open, "g"), (os.listdir, "."), (os.mkdir, "x"
     if HAS_EPOCH and ground.by_epoch:
         assert where == str(ground.inside / "d")
     assert not (ground.behind / "d/x").exists()
-
 
 
 def test_listing_by_a_directory_that_was_open(ground: Ground) -> None:
@@ -603,6 +620,20 @@ def test_a_bad_file_changes_nothing(lively: Live, way: str) -> None:
         lively.session_file.write_bytes(good)
     lively.reload()
     assert lively.ask(do="view") == before
+
+
+def test_a_grant_that_does_not_go_with_the_session(source: Path) -> None:
+    """On a source that takes two spellings for one name a live grant by another spelling than the session's is told, and
+    changes nothing."""
+    (source / "Notes").mkdir()
+    folds = "from policyfs.view.root import Root\nRoot.folds_case = lambda root: True\n"
+    with live(source, "/=none", "/Notes=ro", options=["--allow-case-folding"], sabotage=folds) as lively:
+        before = lively.ask(do="view")
+        with pytest.raises(Fault) as caught:
+            lively.grant("/NOTES", "stage")
+        assert caught.value.exit_code == POLICY
+        assert lively.ask(do="view") == before
+        lively.grant("/Notes", "stage")
 
 
 def test_a_reload_goes_by_the_file_it_was_given(source: Path) -> None:
