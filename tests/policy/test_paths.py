@@ -195,6 +195,17 @@ def test_everything_can_be_shown(text: bytes) -> None:
     shown.encode("utf-8")
 
 
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [(b"", "empty: ``"), (b"/a/\0/..", r"nul: `/a/\x00/..`"), (b"n" * 256, f"name too long: `{'n' * 256}`")],
+)
+def test_what_has_no_components(text: bytes, fault: str) -> None:
+    """A text that is no path from anywhere is refused by who takes it apart, too."""
+    with pytest.raises(PathFault) as caught:
+        components(text)
+    assert str(caught.value) == fault
+
+
 @given(st.binary())
 def test_texts_from_a_command_line_keep_their_bytes(raw: bytes) -> None:
     """A str in which undecodable bytes are surrogates gives the bytes back."""
