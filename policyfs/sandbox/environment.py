@@ -6,7 +6,7 @@ A list of what may pass, not of what may not: secrets have no common name, and a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from policyfs.policy.paths import HostPath, display, from_text
 
@@ -26,14 +26,20 @@ class EnvironmentFault(ValueError):
 
 
 def environment(
-    outside: Mapping[bytes, bytes], named: Iterable[str], home: HostPath, user: bytes, shell: bytes
+    outside: Mapping[bytes, bytes],
+    named: Iterable[str],
+    home: HostPath,
+    user: bytes,
+    shell: bytes,
+    programs: Sequence[HostPath] = (),
 ) -> dict[bytes, bytes]:
-    """The environment inside. `named` are the texts of `--env`, NAME or NAME=VALUE. Raises `EnvironmentFault`."""
+    """The environment inside. `named` are the texts of `--env`, NAME or NAME=VALUE; `programs` are directories of the
+    sandbox's own, which come first in a PATH that nobody names. Raises `EnvironmentFault`."""
     inside = {name: value for name, value in outside.items() if name in PASSED or name.startswith(PASSED_PREFIX)}
     inside.setdefault(b"USER", user)
     inside.setdefault(b"LOGNAME", user)
     inside[b"SHELL"] = shell
-    inside[b"PATH"] = _path(inside.get(b"PATH", b""))
+    inside[b"PATH"] = _path(inside.get(b"PATH", b""), programs)
     for text in named:
         name, value = _named(from_text(text), outside)
         inside[name] = value
@@ -42,10 +48,10 @@ def environment(
     return inside
 
 
-def _path(outside: bytes) -> bytes:
+def _path(outside: bytes, first: Sequence[HostPath]) -> bytes:
     """The person's own order, with the system's directories behind where they are missing. Relative entries are left
     out: they would find whatever program the tree holds."""
-    entries = [entry for entry in outside.split(b":") if entry.startswith(b"/")]
+    entries = [*first, *(entry for entry in outside.split(b":") if entry.startswith(b"/"))]
     return b":".join([*entries, *(entry for entry in _SYSTEM_PATH if entry not in entries)])
 
 

@@ -36,6 +36,7 @@ _PATIENCE = 10.0
 _LOCK = "lock"
 _VIEW = "view"
 _DEVICES = "devices"
+_ASK = "ask.sock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,11 @@ class RunDirectory:
     def devices(self) -> HostPath:
         """An empty directory, for a mount that nobody outside sees."""
         return HostPath(os.fsencode(self.path / _DEVICES))
+
+    @property
+    def ask(self) -> HostPath:
+        """Where the daemon makes the socket that the command may ask."""
+        return HostPath(os.fsencode(self.path / _ASK))
 
     @staticmethod
     def make() -> RunDirectory:
@@ -122,7 +128,8 @@ def _clear(path: Path) -> None:
     if mounts.mount_at(view) is not None:
         # Lazily: nothing of ours is in it any more, and a person who looks into it is not to keep it alive.
         mounts.unmount(view, lazily=True)
-    for remove, name in ((os.rmdir, _VIEW), (os.rmdir, _DEVICES), (os.unlink, _LOCK)):
+    # The daemon takes its socket away itself, unless it was killed.
+    for remove, name in ((os.unlink, _ASK), (os.rmdir, _VIEW), (os.rmdir, _DEVICES), (os.unlink, _LOCK)):
         with contextlib.suppress(FileNotFoundError):
             remove(path / name)
     with contextlib.suppress(FileNotFoundError):

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from policyfs.policy.paths import HostPath, below
+from policyfs.sandbox import inside
 
 NAMESPACES = (b"--unshare-all", b"--unshare-user", b"--disable-userns", b"--new-session", b"--cap-drop", b"ALL")
 """Own user, mount, pid, ipc, uts and cgroup namespaces; the network's too, unless it is given back. No second user
@@ -25,6 +26,15 @@ PRIVATE = (HostPath(b"/tmp"), HostPath(b"/var/tmp"))
 
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 """The nodes that bubblewrap's --dev takes from the machine."""
+
+CLIENT = HostPath(inside.PLACE.encode())
+"""Where what the command asks its view with stands."""
+CLIENT_PROGRAM = HostPath(inside.PROGRAM.encode())
+CLIENT_SOURCE = HostPath(inside.SOURCE.encode())
+CLIENT_PROGRAMS = HostPath(CLIENT_PROGRAM.rpartition(b"/")[0])
+"""First in PATH: it holds one program, and another of that name would load, find nothing to ask, and answer by no policy
+at all."""
+_CLIENT_SOCKET = HostPath(inside.SOCKET.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +77,8 @@ class Sandbox:
     network: bool = True
     devices: HostPath | None = None
     """A directory of nodes made for this sandbox, in the place of the machine's."""
+    ask: HostPath | None = None
+    """The socket that the command may ask; None where nothing of the client is shown."""
 
 
 def arguments(sandbox: Sandbox, files: Mapping[HostPath, int]) -> list[bytes]:
@@ -79,6 +91,7 @@ def arguments(sandbox: Sandbox, files: Mapping[HostPath, int]) -> list[bytes]:
         *_files(sandbox, files),
         *_kernel(sandbox),
         *_private(sandbox),
+        *_client(sandbox, files),
         *_places(sandbox),
         *(argument for at, to in sorted(sandbox.names.items()) for argument in (b"--symlink", to, at)),
         *(b"--bind", sandbox.view, sandbox.source),
@@ -111,7 +124,7 @@ def _system(sandbox: Sandbox) -> list[bytes]:
 def _files(sandbox: Sandbox, files: Mapping[HostPath, int]) -> list[bytes]:
     made: list[bytes] = []
     for path, descriptor in files.items():
-        if _outside(path, sandbox):
+        if _outside(path, sandbox) and below(path, CLIENT) is None:
             made += (b"--perms", b"0644", b"--ro-bind-data", b"%d" % descriptor, path)
     return made
 
@@ -134,6 +147,20 @@ def _private(sandbox: Sandbox) -> list[bytes]:
     if sandbox.home_is_private:
         made += (b"--perms", b"0700", b"--tmpfs", sandbox.home)
     return made
+
+
+def _client(sandbox: Sandbox, files: Mapping[HostPath, int]) -> list[bytes]:
+    if sandbox.ask is None:
+        return []
+    made = [b"--perms", b"0755", b"--dir", CLIENT, b"--perms", b"0755", b"--dir", CLIENT_PROGRAMS]
+    for path, mode in ((CLIENT_PROGRAM, b"0555"), (CLIENT_SOURCE, b"0444")):
+        made += (b"--perms", mode, b"--ro-bind-data", b"%d" % files[path], path)
+    return [*made, b"--ro-bind", sandbox.ask, _CLIENT_SOCKET]
+
+
+def client_fits(taken: Sequence[HostPath]) -> bool:
+    """Whether the client can stand in its place: in nothing that is shown of the machine, and around none of it."""
+    return all(below(CLIENT, place) is None and below(place, CLIENT) is None for place in taken)
 
 
 def _places(sandbox: Sandbox) -> list[bytes]:

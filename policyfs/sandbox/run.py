@@ -13,6 +13,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from policyfs.host import mounts, places
 from policyfs.host.faults import Exit, UserFault
@@ -20,7 +21,7 @@ from policyfs.host.load import PolicyOptions, machine_policy, session_of, source
 from policyfs.mount.request import MountRequest
 from policyfs.mount.start import log_file_for
 from policyfs.policy.paths import HostPath, PathFault, below, display
-from policyfs.sandbox import admission, confine, layout, machine
+from policyfs.sandbox import admission, confine, inside, layout, machine
 from policyfs.sandbox.daemon import Daemon
 from policyfs.sandbox.environment import EnvironmentFault, environment
 from policyfs.sandbox.keeper import Keeper, RunDirectory
@@ -87,6 +88,7 @@ def _run(wanted: Wanted, tell: Callable[[str], None], ending: Ending) -> int:
                 wanted.allow_case_folding,
                 log,
                 appears_at=os.fsdecode(source),
+                ask=os.fsdecode(directory.ask),
             )
         )
         probe = tools.probe()
@@ -100,6 +102,11 @@ def _run(wanted: Wanted, tell: Callable[[str], None], ending: Ending) -> int:
             probe.end()
         for warning in ready.warnings:
             tell(f"note: {warning}")
+        if sandbox.ask is None:
+            tell(
+                f"note: the command has no `policyfs explain`: it stands in {display(layout.CLIENT)}, where SOURCE or a "
+                "place of yours does"
+            )
         close_sockets = wanted.network and confine.abstract_sockets_can_be_closed(tools.bubblewrap)
         if wanted.network and not close_sockets:
             tell(
@@ -274,8 +281,10 @@ def _sandbox(wanted: Wanted, source: HostPath, directory: RunDirectory) -> tuple
     if home is None:
         raise UserFault(Exit.PLACE, "no place is left for an empty home; name one with --home DIR")
     account = machine.account(home)
+    ask = directory.ask if layout.client_fits([source, *real_added]) else None
+    programs = () if ask is None else (layout.CLIENT_PROGRAMS,)
     try:
-        inside = environment(os.environb, wanted.environment, home, account.name, account.shell)
+        values = environment(os.environb, wanted.environment, home, account.name, account.shell, programs)
     except EnvironmentFault as fault:
         raise UserFault(Exit.USAGE, str(fault)) from None
     if kept is not None:
@@ -287,15 +296,19 @@ def _sandbox(wanted: Wanted, source: HostPath, directory: RunDirectory) -> tuple
         home=home,
         home_is_private=kept is None,
         directory=source,
-        environment=inside,
+        environment=values,
         system=system,
         kernel=machine.kernel_places(),
         places=[each.place for each in added],
-        names=layout.links_to(named, taken, [home, *layout.PRIVATE]),
+        names=layout.links_to(named, taken, [home, layout.CLIENT, *layout.PRIVATE]),
         network=wanted.network,
         devices=directory.devices if confine.owns_devices() else None,
+        ask=ask,
     )
-    return sandbox, {HostPath(b"/etc/passwd"): account.passwd, HostPath(b"/etc/group"): account.group}
+    files = {HostPath(b"/etc/passwd"): account.passwd, HostPath(b"/etc/group"): account.group}
+    if ask is not None:
+        files |= {layout.CLIENT_PROGRAM: Path(inside.__file__).read_bytes(), layout.CLIENT_SOURCE: bytes(source)}
+    return sandbox, files
 
 
 def _make_home(kept: _Added) -> None:
