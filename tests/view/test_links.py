@@ -4,6 +4,7 @@ SOURCE that its owner knows by another name."""
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -134,3 +135,54 @@ def test_work_that_a_link_makes_is_bounded(links: Opens, tree: bytes) -> None:
     assert of.landing(LINK, b"1") is Landing.HIDDEN
     assert of.resolve(ViewPath(b"/d/1"), follow_last=True) == b"/d/41"
     assert of.resolve(ViewPath(b"/d/0"), follow_last=True) is Landing.HIDDEN
+
+
+def test_a_link_that_leads_back_to_itself(links: Opens, tree: bytes) -> None:
+    """Is a loop, whether it is there already or not; what its text names after that is judged all the same."""
+    for name, text in ((b"self", b"self"), (b"one", b"two"), (b"two", b"./one"), (b"down", b"../hidden")):
+        os.symlink(text, tree + b"/d/" + name)
+    of = links(tree)
+    here, new = ViewPath(b"/d/self"), ViewPath(b"/d/new")
+    for link, looping in (
+        (here, b"self"), (here, b"../d/self"), (here, tree + b"/d/self"), (here, b"self/x"), (here, b"self/x/../y"),
+        (new, b"new"), (new, b"../to-d/new"), (new, b"new/x/../f"), (new, b"one"), (new, b"two/.."),
+    ):  # fmt: skip
+        assert of.landing(link, looping) is Landing.LOOP
+        assert of.shows(link, looping)
+    assert of.resolve(here, follow_last=True) is Landing.LOOP
+    assert of.resolve(here, follow_last=False) == here
+    for link, hidden in (
+        (here, b"self/../down"), (here, b"self/../../hidden"), (here, b"self/../../to-hidden/f"), (here, b"one/../down/x"),
+        (new, b"new/../down"), (new, b"new/x/../../../hidden/f"),
+    ):  # fmt: skip
+        assert of.landing(link, hidden) is Landing.HIDDEN
+
+
+def test_a_link_met_twice_is_no_loop(links: Opens, tree: bytes) -> None:
+    """One that has been walked to its end may come again in the same text."""
+    of = links(tree)
+    assert of.landing(LINK, b"../to-d/../to-d/../to-d/f") == b"/d/f"
+
+
+def test_links_on_an_absolute_way_are_followed(links: Opens, tree: bytes) -> None:
+    """After something that is missing, too: the way begins anew."""
+    of = links(tree)
+    os.symlink(tree + b"/to-d", tree + b"/d/again")
+    assert of.landing(LINK, tree + b"/to-d/f") == b"/d/f"
+    assert of.landing(LINK, tree + b"/to-hidden/f") is Landing.HIDDEN
+    assert of.landing(LINK, b"gone/../again/f") == b"/d/f"
+    assert of.landing(LINK, b"gone/../again/../to-hidden") is Landing.HIDDEN
+
+
+@pytest.mark.usefixtures("as_root")
+def test_a_link_to_a_device_is_not_shown(links: Opens, tree: bytes) -> None:
+    """No view shows the device, so none shows that it is there."""
+    of = links(tree)
+    for name, kind in ((b"character", stat.S_IFCHR), (b"block", stat.S_IFBLK)):
+        try:
+            os.mknod(tree + b"/d/" + name, kind | 0o600, os.makedev(1, 3))
+        except PermissionError:
+            pytest.skip("no device can be made here")
+        assert of.landing(LINK, name) is Landing.HIDDEN
+    os.mkfifo(tree + b"/d/fifo")
+    assert of.landing(LINK, b"fifo") == b"/d/fifo"
