@@ -224,7 +224,7 @@ def _asked(request: dict[str, Any]) -> Any:
 def _exchanged(connection: socket.socket, request: bytes) -> bytes:
     try:
         connection.sendall(request)
-    except BrokenPipeError:
+    except ConnectionError:
         # Refused before it was read: the answer says why.
         pass
     text = bytearray()
