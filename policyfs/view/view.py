@@ -495,23 +495,27 @@ class View:
 
     def judged(self, location: Location, status: os.stat_result, reached: int | None = None) -> Attributes:
         """The attributes of an object, if a view shows such an object there; else it is missing."""
+        return shown(location.place, status, self._judge(location, status, reached))
+
+    def _judge(self, location: Location, status: os.stat_result, reached: int | None = None) -> int | None:
+        """Refuse an object that no view shows there, as missing. Gives the length of what a link is shown to say."""
         mode = status.st_mode
-        if stat.S_ISREG(mode):
-            if location.place.standing is Standing.PASSAGE:
-                raise Refused(self._unseen(location), location.path, location.place)
-            if status.st_nlink > 1 and self._credentials.holds(status):
-                raise Refused(self._unseen(location), location.path, location.place)
-            return shown(location.place, status)
         if stat.S_ISDIR(mode):
-            return shown(location.place, status)
-        if stat.S_ISBLK(mode) or stat.S_ISCHR(mode) or location.place.standing is Standing.PASSAGE:
-            raise Refused(self._unseen(location), location.path, location.place)
-        if stat.S_ISLNK(mode):
+            return None
+        if stat.S_ISREG(mode):
+            hidden = location.place.standing is Standing.PASSAGE or (
+                status.st_nlink > 1 and self._credentials.holds(status)
+            )
+        elif stat.S_ISLNK(mode) and location.place.standing is not Standing.PASSAGE:
             text = self._text(location, status, reached)
-            if not self.links.shows(location.path, text):
-                raise Refused(self._unseen(location), location.path, location.place)
-            return shown(location.place, status, len(self.links.text_in_view(location.path, text)))
-        return shown(location.place, status)
+            if self.links.shows(location.path, text):
+                return len(self.links.text_in_view(location.path, text))
+            hidden = True
+        else:
+            hidden = not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) or location.place.standing is Standing.PASSAGE
+        if hidden:
+            raise Refused(self._unseen(location), location.path, location.place)
+        return None
 
     def _text(self, location: Location, status: os.stat_result, reached: int | None) -> bytes:
         if reached is not None:
@@ -556,7 +560,7 @@ class View:
         except OSError as error:
             raise self._absent(location, error) from None
         try:
-            self.judged(location, os.fstat(reached), reached)
+            self._judge(location, os.fstat(reached), reached)
         except BaseException:
             os.close(reached)
             raise
@@ -571,7 +575,7 @@ class View:
                 return None
             raise Refused(operations.taken(location.parent), location.path) from None
         try:
-            self.judged(location, status)
+            self._judge(location, status)
         except Refused:
             raise Refused(operations.taken(location.parent), location.path) from None
         return status
@@ -601,7 +605,7 @@ class View:
             if not isinstance(expect, OpenFile):
                 if expect is not None and expect != (status.st_dev, status.st_ino):
                     raise Refused(Refusal.STALE, location.path)
-                self.judged(location, status, reached)
+                self._judge(location, status, reached)
         except BaseException:
             os.close(reached)
             raise
