@@ -33,10 +33,11 @@ from policyfs.host.namespaces import same_namespaces
 from policyfs.mount.live import LivePolicy
 from policyfs.mount.operations import Operations
 from policyfs.mount.request import MountRequest
-from policyfs.policy.explained import explanation_values, unseen_values
+from policyfs.policy.explained import OPERATIONS, explanation_values, unseen_values
 from policyfs.policy.levels import LEVELS
 from policyfs.policy.paths import PathFault, ViewPath, from_text, view_path
 from policyfs.policy.refusals import Refusal
+from policyfs.view.links import Landing
 
 log = logging.getLogger("policyfs.mount")
 
@@ -112,11 +113,18 @@ class Control:
                 answer = await self._answer(peer, ask_only)
             except UserFault as fault:
                 answer = {"fault": list(fault.messages), "exit_code": int(fault.exit_code)}
+            except OSError:
+                # It left while it was listened to.
+                return
             except Exception:
                 log.exception("a request on the control socket failed")
                 answer = {"fault": ["the daemon failed at this; see its log"], "exit_code": int(Exit.FAILED)}
-            with contextlib.suppress(OSError), trio.move_on_after(PATIENCE):
-                await trio.SocketStream(peer).send_all(json.dumps(answer).encode("ascii") + b"\n")
+            try:
+                with trio.move_on_after(PATIENCE):
+                    await trio.SocketStream(peer).send_all(json.dumps(answer).encode("ascii") + b"\n")
+            except (OSError, trio.BrokenResourceError):
+                # A peer that leaves before its answer is no reason for anything, least of all for the mount to end.
+                return
 
     async def _answer(self, peer: trio.socket.SocketType, ask_only: bool) -> dict[str, Any]:
         uid, pid = _credentials(peer)
@@ -158,6 +166,10 @@ class Control:
             "requests": requests,
             "requests_per_second": (requests - counted) / max(moment - then, 1e-3),
             "answered_from_cache": operations.kept,
+            "live": [
+                {"path": path.decode("utf-8", "surrogateescape"), "level": str(grant.level), "left": grant.left}
+                for path, grant in self._live.grants.items()
+            ],
             "refusals": operations.refusals,
             "journal": None
             if operations.journal is None
@@ -181,11 +193,20 @@ class Control:
         view = self._operations.view
         landing = view.links.resolve(path, follow_last=True)
         try:
-            view.attributes(view.locate(landing if isinstance(landing, bytes) else path))
+            if isinstance(landing, Landing):
+                raise _error_of(landing)
+            view.attributes(view.locate(landing))
         except OSError as error:
-            text = Refusal.MISSING.text(path) if error.errno != errno.EACCES else Refusal.DENIED.text(path)
+            denied = error.errno == errno.EACCES
+            text = Refusal.DENIED.text(path) if denied else Refusal.MISSING.text(path)
             return unseen_values(path, error.errno or errno.EIO, text)
-        return explanation_values(self._policy.explain(path))
+        # Behind a link, what it leads to answers; the path is told as it was asked.
+        values = explanation_values(self._policy.explain(landing))
+        asked, answering = (each.decode("utf-8", "surrogateescape") for each in (path, landing))
+        for operation in OPERATIONS:
+            if values[operation] is not None:
+                values[operation]["text"] = values[operation]["text"].replace(answering, asked, 1)
+        return {**values, "path": asked}
 
     async def _reload(self, request: Request) -> list[dict[str, str]]:
         session_file = request.get("session_file")
@@ -220,6 +241,12 @@ class Control:
             return view_path(from_text(text), self._policy.session.start)
         except PathFault as fault:
             raise UserFault(Exit.FAILED, f"PATH: {fault}; write a path of the view") from None
+
+
+def _error_of(landing: Landing) -> OSError:
+    """What following a link answers that leads nowhere in the view."""
+    code = errno.ELOOP if landing is Landing.LOOP else errno.ENOENT
+    return OSError(code, os.strerror(code))
 
 
 def _credentials(peer: trio.socket.SocketType) -> tuple[int, int]:

@@ -185,6 +185,7 @@ async def _serve(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_follow_signals, live)
         nursery.start_soon(operations.watch.run)
+        nursery.start_soon(operations.watch.drop_doubted)
         nursery.start_soon(operations.let_go_in_time)
         nursery.start_soon(live.expire)
         if operations.journal is not None:

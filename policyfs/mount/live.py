@@ -35,6 +35,11 @@ class LiveGrant:
     level: Level
     until: float | None
 
+    @property
+    def left(self) -> float | None:
+        """The seconds that are left of it, None where it has no end."""
+        return None if self.until is None else max(0.0, self.until - now())
+
 
 def now() -> float:
     """Seconds on a clock that goes on while the machine sleeps and that nobody can set: a grant for ten minutes is over

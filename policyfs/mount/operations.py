@@ -175,6 +175,8 @@ class Operations(pyfuse3.Operations):
         if node.stamp not in (0, attributes.change_ns):
             # Size and time may be as they were (utimensat(2)), and then the kernel keeps pages that are another's.
             node.pages_doubted = True
+            if node.files:
+                self.watch.doubt(node)
         node.stamp = attributes.change_ns
         node.entry = entry if attributes_life > SHORT < name_life and node.parent is not None else None
         node.kept_in = this_minute()
@@ -207,6 +209,10 @@ class Operations(pyfuse3.Operations):
         if watched is not None and not watched.tell_missing(name):
             raise pyfuse3.FUSEError(errno.ENOENT)
         return missing_for(SHORT if watched is None else LONG)
+
+    def _as_told(self, node: Node) -> bool:
+        """Whether an object is as the kernel was last told, so that the next change of it is the session's own."""
+        return node.stamp != 0 and self._on(node, self.view.attributes).change_ns == node.stamp
 
     def _refreshed(self, node: Node) -> None:
         """The session changed an object's attributes in a way that no reply tells of: note what they are now."""
@@ -502,7 +508,10 @@ class Operations(pyfuse3.Operations):
         parent = self._node(new_parent_inode)
         location = self._child(parent, new_name)
         node = self._node(inode)
+        ours = self._as_told(node)
         attributes = self._on(node, self.view.link, location)
+        if ours:
+            node.stamp = 0
         self._did("link", self.nodes.location(node), ctx, location)
         return self._made(parent, location, new_name, attributes)
 
@@ -625,6 +634,7 @@ class Operations(pyfuse3.Operations):
         ctx: RequestContext,
     ) -> EntryAttributes:
         node = self._node(inode)
+        ours = self._as_told(node)
         if fields.update_size:
             if fh is not None:
                 self._judged(self.files.get(fh), write=True).truncate(attr.st_size)
@@ -643,6 +653,8 @@ class Operations(pyfuse3.Operations):
         if self.journal is not None:
             self._did("truncate" if fields.update_size else "attributes", self.nodes.location(node), ctx)
         node.entry = None
+        if ours:
+            node.stamp = 0
         return self._attributes_of(node)
 
     @guarded

@@ -27,6 +27,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import inotify_simple
 import pyfuse3
@@ -136,6 +137,8 @@ class Watch:
         self._inotify: inotify_simple.INotify | None = None
         self.invalidations = 0
         """How often the kernel was told to forget something, for `status` and the tests."""
+        self._doubted: list[Node] = []
+        self._doubting = trio.Event()
         try:
             silent = _SILENT_FILE_SYSTEMS.get(view.root.file_system_type())
         except OSError:
@@ -217,6 +220,22 @@ class Watch:
                     pass  # The directory is gone, and its watch went with it.
 
     # -- what happens outside -------------------------------------------------------------------------------------------
+
+    def doubt(self, node: Node) -> None:
+        """A file that somebody has open was changed by another, and its size and time may be as they were: have the
+        kernel drop its pages."""
+        self._doubted.append(node)
+        self._doubting.set()
+
+    async def drop_doubted(self) -> None:
+        """Have the kernel drop the pages that are in doubt, as soon as they are. Runs until cancelled."""
+        while True:
+            await self._doubting.wait()
+            self._doubting = trio.Event()
+            doubted, self._doubted = self._doubted, []
+            self.invalidations += len(doubted)
+            drop: list[Invalidation] = [partial(pyfuse3.invalidate_inode, InodeT(node.ino)) for node in doubted]
+            await trio.to_thread.run_sync(_do_all, drop)
 
     async def run(self) -> None:
         """Follow the source until cancelled."""

@@ -503,9 +503,7 @@ class View:
         if stat.S_ISDIR(mode):
             return None
         if stat.S_ISREG(mode):
-            hidden = location.place.standing is Standing.PASSAGE or (
-                status.st_nlink > 1 and self._credentials.holds(status)
-            )
+            hidden = location.place.standing is Standing.PASSAGE or (status.st_nlink > 1 and self._credentials.holds(status))
         elif stat.S_ISLNK(mode) and location.place.standing is not Standing.PASSAGE:
             text = self._text(location, status, reached)
             if self.links.shows(location.path, text):

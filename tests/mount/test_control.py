@@ -304,7 +304,6 @@ def test_a_slow_peer_is_not_waited_for(lively: Live, asking_socket: Path) -> Non
             assert_told(connection.makefile("rb").read())
 
 
-@pytest.mark.xfail(strict=True, reason="a peer that goes away ends the mount: faults/live-policy 12")
 def test_a_peer_that_does_not_read_is_left(source: Path, tmp_path: Path) -> None:
     """An answer that nobody takes holds up nobody else, and ends with its connection; so does a request that is cut off.
     The mount goes on, and its log is no longer for that."""
@@ -342,7 +341,6 @@ def test_it_answers_while_a_session_holds_many_files_open(source: Path) -> None:
         until(lambda: lively.status()["handles"] == 0, "the files to be closed")
 
 
-@pytest.mark.xfail(strict=True, reason="a peer that goes away ends the mount: faults/live-policy 12")
 def test_no_number_of_connections_ends_the_mount(source: Path, tmp_path: Path) -> None:
     """Who may only ask can take neither the daemon's descriptors nor the person's way to it."""
     limited = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))\n"
@@ -480,7 +478,6 @@ def test_what_is_seen_is_explained_to_who_sees_it(lively: Live, asking_socket: P
 
 
 @pytest.mark.parametrize("path", ["/ro/link/f", "/ro/link"])
-@pytest.mark.xfail(strict=True, reason="explained is the text of a path, not where it leads: faults/live-policy 14")
 def test_what_a_link_leads_to_is_explained_as_it_answers(lively: Live, asking_socket: Path, path: str) -> None:
     """Through a link the answer is that of the place it lands on, as the file system has it."""
     (told,) = told_of(asking_socket, path)
