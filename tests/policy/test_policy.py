@@ -113,6 +113,32 @@ def test_a_place_of_the_home_needs_a_home() -> None:
     ]
 
 
+def test_who_denies_is_told() -> None:
+    """Each denial with its rule as it was written, and who wrote it."""
+    session = Session(grants={ViewPath(b"/"): Level.RO}, deny=Deny(paths=("/a", "~/b"), names=("c*",), extensions=(".d",)))
+    protected = (HostPath(b"/srv/tree/e\xff"),)
+    policy = Policy(session, Surroundings(SOURCE, homes=(SOURCE,), protected=protected))
+    denials = {
+        b"/a": Denial("/a", "session"),
+        b"/b": Denial("~/b", "session"),
+        b"/x/cc": Denial("c*", "session"),
+        b"/x/a.d": Denial("*.d", "session"),
+        b"/e\xff": Denial("/srv/tree/e\udcff", "policyfs itself"),
+        b"/.ssh/id": Denial("~/.ssh", "built-in denylist"),
+        b"/x/.env": Denial(".env", "built-in denylist"),
+        b"/x/a.pem": Denial("*.pem", "built-in denylist"),
+    }
+    assert {path: policy.decide(ViewPath(path)).rule for path in denials} == denials
+
+
+@pytest.mark.parametrize("fold_case", [False, True])
+def test_a_policy_remembers_what_it_was_made_of(fold_case: bool) -> None:
+    """So that the same can be made again with another session."""
+    session = Session()
+    policy = Policy(session, NOWHERE, fold_case=fold_case)
+    assert (policy.session, policy.surroundings, policy.fold_case) == (session, NOWHERE, fold_case)
+
+
 def test_a_place_behind_a_link_is_where_the_link_leads() -> None:
     """A denied place, a root and a floor hold where a link leads, and under the name that was written."""
     inside = {name: HostPath(b"/srv/tree/" + name) for name in (b"keys", b"read", b"write", b"low")}

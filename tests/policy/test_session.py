@@ -122,6 +122,14 @@ def test_what_an_empty_session_file_says() -> None:
             "deny.except",
             '"/x" holds a /, which no name does; a path is written from / or from ~/',
         ),
+        (
+            '[deny]\nextensions = [".a/b"]',
+            "deny.extensions",
+            '".a/b" holds a /, which no name does; a path is written from / or from ~/',
+        ),
+        ('[grants]\nx = "ro"\n"/b" = "ro"', 'grants."x"', "not absolute: `x`; write a path of the view, from /"),
+        ('[roots]\nread = [""]', "roots.read", '"" is empty or holds a NUL'),
+        ('[roots]\nwrite = ["/a\\u0000"]', "roots.write", r'"/a\x00" is empty or holds a NUL'),
         ('[links]\noutside = ["usr"]', "links.outside", "not absolute: `usr`; write a place on this machine, /like/this"),
         ('[passages]\nunknown = "no"', "passages.unknown", '\'no\' is neither "denied" nor "missing"'),
         ("[passages]\nunknown = []", "passages.unknown", '[] is neither "denied" nor "missing"'),
@@ -170,6 +178,14 @@ def test_what_is_no_toml(text: str) -> None:
     ((key, message),) = faults(text)
     assert key == "TOML"
     assert message
+
+
+def test_what_is_wrong_with_a_toml_is_told() -> None:
+    """In the words of Python's reader, with the line, and of the file that is read."""
+    with pytest.raises(SessionFaults, match=r"^session: TOML: Invalid value \(at line 2, column 5\)$"):
+        loads("\na = !")
+    with pytest.raises(SessionFaults, match=r"^a\.toml: TOML: lists or tables nested too deeply$"):
+        loads("a = " + "[" * 9000, "a.toml")
 
 
 def test_every_fault_at_once() -> None:
