@@ -31,6 +31,8 @@ GRANTS = {
     b"/way": Level.NONE,
     b"/way/open": Level.STAGE,
     b"/read/own": Level.STAGE,
+    b"/named": Level.STAGE,
+    b"/held": Level.STAGE,
 }
 
 
@@ -204,11 +206,13 @@ def test_a_path_through_a_file(view: View) -> None:
 
 
 def test_the_root_has_no_name_to_lose(view: View) -> None:
-    """`/` is neither removed nor replaced: EBUSY, or what the rules say of it first."""
-    for act in (lambda: view.remove_directory(at(view, "/")), lambda: view.make_directory(at(view, "/"), 0o755)):
-        with pytest.raises(OSError) as caught:
+    """`/` is neither made nor removed nor moved: EBUSY, or what the rules say of it first."""
+    root = at(view, "/")
+    with Refuses(Refusal.NAMED_BY_RULE, "/"):
+        view.remove_directory(root)
+    for act in (lambda: view.unlink(root), lambda: view.make_directory(root, 0o755), lambda: view.make_link(root, b"f")):
+        with Refuses(errno.EBUSY):
             act()
-        assert caught.value.errno in (errno.EBUSY, errno.EXDEV)
 
 
 def test_flags_of_rename_that_mean_nothing(view: View) -> None:
@@ -405,6 +409,59 @@ def test_nothing_is_held_unasked(view: View) -> None:
     assert view.rename(at(view, "/d/full/f"), at(view, "/other")).held is None
     assert view.rename(at(view, "/other"), at(view, "/free"), hold=True).held is None
     assert view.rename(at(view, "/free"), at(view, "/link"), RENAME_EXCHANGE, hold=True).held is None
+
+
+def test_what_is_replaced_goes_nowhere(view: View, source: Path) -> None:
+    """A plain rename is not judged as if what it replaces came the other way: a link that would land on something hidden
+    from the old name is replaced, and not exchanged."""
+    (source / "d/l").symlink_to("hidden/f")
+    with Refuses(Refusal.DENIED, "/f"):
+        view.rename(at(view, "/f"), at(view, "/d/l"), RENAME_EXCHANGE)
+    view.rename(at(view, "/f"), at(view, "/d/l"))
+    assert (source / "d/l").read_text() == "f"
+
+
+def test_a_file_that_a_grant_names_is_moved(view: View, source: Path) -> None:
+    """Only a directory that a rule names stays where it is; a file is moved, exchanged and taken away."""
+    (source / "named").write_text("named")
+    (source / "held").mkdir()
+    for flags in (RENAME_EXCHANGE, RENAME_EXCHANGE, 0):
+        view.rename(at(view, "/named"), at(view, "/other"), flags)
+    assert (source / "other").read_text() == "named"
+    view.rename(at(view, "/other"), at(view, "/named"))
+    with Refuses(Refusal.NAMED_BY_RULE, "/held"):
+        view.remove_directory(at(view, "/held"))
+    for old, new, told in (("/held", "/new", "/held"), ("/named", "/held", "/held")):
+        with Refuses(Refusal.NAMED_BY_RULE, told):
+            view.rename(at(view, old), at(view, new), RENAME_EXCHANGE if new == "/held" else 0)
+    view.unlink(at(view, "/named"))
+
+
+def test_no_name_is_made_or_taken_through_a_link(view: View, source: Path) -> None:
+    """Who comes with a whole path does not walk through a link: what lies behind it is judged under its own path."""
+    (source / "to-d").symlink_to("d")
+    (source / "to-hidden").symlink_to("hidden")
+    act: list[Callable[[Location], object]] = [
+        lambda here: view.create(here, os.O_WRONLY, 0o644),
+        lambda here: view.make_directory(here, 0o755),
+        lambda here: view.make_node(here, stat.S_IFIFO | 0o644),
+        lambda here: view.make_link(here, b"/f"),
+        lambda here: view.link(at(view, "/f"), here),
+        lambda here: view.rename(at(view, "/f"), here),
+        lambda here: view.rename(here, at(view, "/new")),
+        view.unlink,
+        view.remove_directory,
+        view.attributes,
+    ]
+    for each in act:
+        for path in ("/to-hidden/f", "/to-hidden/new"):
+            with Refuses(Refusal.MISSING, path):
+                each(at(view, path))
+        for path in ("/to-d/full", "/to-d/new"):
+            with pytest.raises(Refused) as caught:
+                each(at(view, path))
+            assert caught.value.refusal in (Refusal.MISSING, Refusal.NOT_DIRECTORY)
+    assert (sorted(os.listdir(source / "d")), os.listdir(source / "hidden")) == (["empty", "full"], ["f"])
 
 
 def test_what_a_rename_tells(view: View, source: Path) -> None:
