@@ -26,16 +26,26 @@ def command(source: str, paths: tuple[str, ...], options: PolicyOptions, as_json
     """Say for each PATH of the view of SOURCE its level, its standing, the rule that decided, and what looking at it,
     changing it and committing it would answer. Decided by the text of the path alone: nothing is looked up.
 
-    For paths in a mounted view, the policy that is in force there answers.
+    For paths in a mounted view, and in the SOURCE of a run where no policy options are given, the policy that is in
+    force there answers.
 
     \b
       policyfs explain ~/tree /Notes/a.md /Notes/Private -s session.toml
       policyfs explain /mnt/view/Notes/a.md
     """
-    if _live(source) is not None:
-        if options != PolicyOptions():
-            raise click.UsageError("a mounted view has its policy; leave the policy options away")
-        explained = [_of_mount(text) for text in (source, *paths)]
+    given = options != PolicyOptions()
+    live = _mounted(source)
+    if live is not None and given:
+        raise click.UsageError("a mounted view has its policy; leave the policy options away")
+    if live is None and not given:
+        live = _running(source)
+    if live is not None:
+        point, path = live
+        if path == b"/" and paths and _mounted(source) is None:
+            # As with policy options: SOURCE, then paths of its view.
+            explained = asking.ask(point, {"do": "explain", "paths": list(paths)})
+        else:
+            explained = [_of_mount(text) for text in (source, *paths)]
     else:
         if not paths:
             raise click.UsageError(f"no PATH: write `policyfs explain {source} /`, or a path in a mounted view")
@@ -49,7 +59,7 @@ def command(source: str, paths: tuple[str, ...], options: PolicyOptions, as_json
             click.echo(as_text(values))
 
 
-def _live(text: str) -> tuple[HostPath, ViewPath] | None:
+def _mounted(text: str) -> tuple[HostPath, ViewPath] | None:
     """The mountpoint of the view that a text leads into and the path there, if it leads into one."""
     try:
         return mounts.in_view(places.absolute(text))
@@ -57,8 +67,16 @@ def _live(text: str) -> tuple[HostPath, ViewPath] | None:
         return None
 
 
+def _running(text: str) -> tuple[HostPath, ViewPath] | None:
+    """The same for the view of a run, whose command sees it at SOURCE."""
+    try:
+        return asking.view_around(places.absolute(text))
+    except PathFault:
+        return None
+
+
 def _of_mount(text: str) -> dict[str, Any]:
-    live = _live(text)
+    live = _mounted(text) or _running(text)
     if live is None:
         raise UserFault(Exit.FAILED, f"{printable(text)} is in no mounted view; the other paths are")
     point, path = live

@@ -37,6 +37,7 @@ class Duration(click.ParamType[float]):
 @click.option("--for", "seconds", type=Duration(), help="End it after this time: 90s, 10m, 2h, 1d.")
 def command(mountpoint: str, grant: str, seconds: float | None) -> None:
     """Open PATH of the view at MOUNTPOINT at LEVEL, at once. Floors and the denylist hold all the same.
+    A run is named by its SOURCE.
 
     \b
       policyfs grant /mnt/view /Notes/Archive=stage --for 10m

@@ -22,7 +22,7 @@ def command(mountpoint: str, session_file: str | None) -> None:
     """Read the session of the view at MOUNTPOINT anew, all or nothing. (SIGHUP to the daemon does the same.)
 
     When this returns, what the new policy does not open is out of reach: names, attributes, open files, mapped pages.
-    A file with a fault changes nothing.
+    A file with a fault changes nothing. A run is named by its SOURCE.
     """
     point = asking.mounted_view(mountpoint)
     if session_file is not None:

@@ -24,7 +24,9 @@ _EVERY = 1.0
 @click.option("--json", "as_json", is_flag=True, help="A JSON list, for programs.")
 @click.option("--watch", is_flag=True, help="Stay, and look again every second; Ctrl-C ends it.")
 def command(mountpoint: str | None, as_json: bool, watch: bool) -> None:
-    """Show the views that you have mounted, or the one at MOUNTPOINT: what is open in each, and what it is doing."""
+    """Show the views that you have mounted, or the one at MOUNTPOINT: what is open in each, and what it is doing. A run
+    is shown at its SOURCE, and named by it.
+    """
     if as_json and watch:
         raise click.UsageError("--watch is for a person; ask with --json as often as you like")
     point = None if mountpoint is None else asking.mounted_view(mountpoint)
@@ -76,8 +78,11 @@ def _table(found: list[dict[str, Any]]) -> Any:
     for title in ("age", "req/s", "cached", "refused", "nodes", "files"):
         table.add_column(title, justify="right", no_wrap=True)
     for mount in found:
-        # Where the session sees it: the mountpoint of a run is a private directory that says nothing to a person.
-        view = [printable(mount["appears_at"] or mount["mountpoint"]), f"of {printable(mount['source'])}"]
+        if mount["appears_at"] is not None:
+            # Where the session sees it: the mountpoint of a run is a private directory that says nothing to a person.
+            view = [f"{printable(mount['appears_at'])}  (run)"]
+        else:
+            view = [printable(mount["mountpoint"]), f"of {printable(mount['source'])}"]
         if mount["session_file"]:
             view.append(f"by {printable(mount['session_file'])}")
         cells = (

@@ -13,7 +13,7 @@ from typing import Any
 
 from policyfs.host import mounts, places
 from policyfs.host.faults import Exit, UserFault
-from policyfs.policy.paths import HostPath, PathFault, display
+from policyfs.policy.paths import HostPath, PathFault, ViewPath, display
 
 PATIENCE = 60
 """Seconds to wait for an answer: a change of policy looks at every node of a mount."""
@@ -39,16 +39,52 @@ def ask(point: HostPath, request: dict[str, Any]) -> Any:
 
 
 def mounted_view(text: str) -> HostPath:
-    """The mountpoint that a command line names. Raises `UserFault` where no view is mounted there."""
+    """The mountpoint that a command line names: by itself, or by the SOURCE of the one `policyfs run` whose command sees a
+    view there. Raises `UserFault` where there is none, or more than one."""
     try:
         named = places.absolute(text)
     except PathFault as fault:
         raise UserFault(Exit.PLACE, f"MOUNTPOINT: {fault}; name a mounted view") from None
     point = mounts.real_mountpoint(named)
     mounted = mounts.mount_at(point)
-    if mounted is None or mounted.type != mounts.FILE_SYSTEM_TYPE:
+    if mounted is not None and mounted.type == mounts.FILE_SYSTEM_TYPE:
+        return point
+    found = _only(named, runs().get(point, []))
+    if found is None:
         raise UserFault(Exit.PLACE, f"{display(named)} is no mounted view; `policyfs status` lists the views of this user")
-    return point
+    return found
+
+
+def view_around(place: HostPath) -> tuple[HostPath, ViewPath] | None:
+    """The mountpoint of the run whose SOURCE a place lies in, and the path in its view; None for a place in none. Raises
+    `UserFault` where there is more than one."""
+    running = runs()
+    inside = mounts.in_one_of(running, place)
+    if inside is None:
+        return None
+    source, path = inside
+    point = _only(source, running[source])
+    return None if point is None else (point, path)
+
+
+def runs() -> dict[HostPath, list[HostPath]]:
+    """The runs of this user that answer: by the place where their commands see the view, the mountpoints."""
+    found: dict[HostPath, list[HostPath]] = {}
+    for status in all_status()[0]:
+        if status.get("appears_at") is not None:
+            place = HostPath(os.fsencode(status["appears_at"]))
+            found.setdefault(place, []).append(HostPath(os.fsencode(status["mountpoint"])))
+    return found
+
+
+def _only(named: HostPath, points: list[HostPath]) -> HostPath | None:
+    if len(points) > 1:
+        listed = ", ".join(display(point) for point in points)
+        raise UserFault(
+            Exit.PLACE,
+            f"{display(named)} is the SOURCE of {len(points)} runs; name one by where its view is mounted: {listed}",
+        )
+    return points[0] if points else None
 
 
 def all_status() -> tuple[list[dict[str, Any]], list[HostPath]]:

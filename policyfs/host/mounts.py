@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from policyfs.host import places
@@ -54,19 +55,23 @@ def mount_at(point: HostPath) -> Mount | None:
 
 
 def in_view(place: HostPath) -> tuple[HostPath, ViewPath] | None:
-    """The mountpoint of the view that a place lies in, and the path there; None for a place in no view.
+    """The mountpoint of the view that a place lies in, and the path there; None for a place in no view."""
+    return in_one_of({mount.point for mount in mounts() if mount.type == FILE_SYSTEM_TYPE}, place)
 
-    Links are followed as far as the mountpoint; in the view nothing is looked up, which a wedged one would not survive.
+
+def in_one_of(roots: Collection[HostPath], place: HostPath) -> tuple[HostPath, ViewPath] | None:
+    """Which of these (real paths) a place lies in, the innermost, and the path there; None for a place in none of them.
+
+    Links are followed as far as there; below nothing is looked up, which a wedged view would not survive.
     """
-    views = {mount.point for mount in mounts() if mount.type == FILE_SYSTEM_TYPE}
-    if not views:
+    if not roots:
         return None
     current = HostPath(b"/")
     names = components(place)
     for number, name in enumerate(names, 1):
         step = HostPath(current + name if current == b"/" else current + b"/" + name)
-        current = step if step in views else places.real(step)
-        inside = [point for point in views if below(current, point) is not None]
+        current = step if step in roots else places.real(step)
+        inside = [point for point in roots if below(current, point) is not None]
         if inside:
             point = max(inside, key=len)
             rest = [*components(b"/" + (below(current, point) or b"")), *names[number:]]
