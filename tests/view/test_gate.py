@@ -6,6 +6,7 @@ What a whole session is told stands in conformance/; here is what its cases cann
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import fcntl
 import os
@@ -20,6 +21,7 @@ from policyfs.policy.paths import HostPath, Name, ViewPath
 from policyfs.policy.policy import Policy, Surroundings
 from policyfs.policy.refusals import Refusal
 from policyfs.policy.session import Session
+from policyfs.view.files import OpenFile
 from policyfs.view.refused import Refused
 from policyfs.view.root import RENAME_EXCHANGE, RENAME_NOREPLACE, Root
 from policyfs.view.view import LEVEL_ATTRIBUTE, Location, View
@@ -622,3 +624,204 @@ def test_a_listing_can_be_synced_and_closed_once(view: View) -> None:
     listing.close()
     listing.close()
     assert listing.entry(Name(b"full")) is None
+
+
+# -- what a refusal carries, for the journal -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "refusal", "absent"),
+    [
+        ("/hidden/f", Refusal.MISSING, False),
+        ("/read/gone", Refusal.MISSING, True),
+        ("/way/x", Refusal.DENIED, False),
+        ("/away", Refusal.MISSING, False),
+        ("/key", Refusal.MISSING, False),
+        ("/via", Refusal.MISSING, False),
+        ("/fifo/x", Refusal.NOT_DIRECTORY, False),
+    ],
+)
+def test_a_refusal_tells_its_place_and_whether_anything_is_there(
+    view: View, source: Path, path: str, refusal: Refusal, absent: bool
+) -> None:
+    """The place whose rule decided, and that nothing is there where nothing is: which is no decision."""
+    (source / "via").write_text("a file where the rules have a passage")
+    home = source.parent / "key"
+    home.write_text("secret")
+    os.link(home, source / "key")
+    session = Session(grants={**view.policy.session.grants, ViewPath(b"/via"): Level.NONE, ViewPath(b"/via/x"): Level.RO})
+    view.take(Policy(session, Surroundings(view.root.source, protected=(HostPath(os.fsencode(home)),))))
+    location = at(view, path)
+    with pytest.raises(Refused) as caught:
+        view.attributes(location)
+    error = caught.value
+    place = None if refusal is Refusal.NOT_DIRECTORY else location.place
+    assert (error.refusal, error.path, error.absent) == (refusal, location.path, absent)
+    assert error.place is place
+
+
+def test_a_refused_change_tells_its_place(view: View) -> None:
+    """The place that is not to be changed, and for a name in a hidden directory that of the name."""
+    for path, refusal in (("/read/f", Refusal.READ_ONLY), ("/way", Refusal.DENIED)):
+        with pytest.raises(Refused) as caught:
+            view.change_mode(at(view, path), 0o600)
+        assert (caught.value.refusal, caught.value.place) == (refusal, at(view, path).place)
+    for act in (lambda here: view.make_directory(here, 0o755), view.unlink):
+        with Refuses(Refusal.MISSING, "/hidden/sub/new"):
+            act(at(view, "/hidden/sub/new"))
+        with pytest.raises(Refused) as caught:
+            act(at(view, "/hidden/f"))
+        assert caught.value.place is at(view, "/hidden/f").place
+
+
+def test_what_is_unknown_under_a_passage_can_be_missing(view: View) -> None:
+    """By the session's switch, to who looks and to who takes away; what is made there stays denied."""
+    here = "/way/unknown"
+    for unknown_missing, refusal in ((False, Refusal.DENIED), (True, Refusal.MISSING)):
+        session = dataclasses.replace(view.policy.session, unknown_missing=unknown_missing)
+        view.take(Policy(session, view.policy.surroundings))
+        for act in (view.attributes, view.unlink, lambda location: view.open(location, os.O_RDONLY)):
+            with Refuses(refusal, here):
+                act(at(view, here))
+        with Refuses(Refusal.DENIED, here):
+            view.make_directory(at(view, here), 0o755)
+
+
+# -- what changes between two looks ----------------------------------------------------------------------------------------
+
+
+def test_a_link_that_is_gone_or_another_at_the_second_look(
+    view: View, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that went is missing; one that another took the place of is stale."""
+    reach = view.root.reach
+
+    def gone(path: ViewPath) -> int:
+        os.unlink(source / "link")
+        return reach(path)
+
+    def swapped(path: ViewPath) -> int:
+        if path == b"/link":
+            os.symlink("hidden/f", source / "swapped")
+            os.rename(source / "swapped", source / "link")
+        return reach(path)
+
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(view.root, "reach", swapped)
+    with Refuses(Refusal.STALE, "/link"):
+        view.attributes(at(view, "/link"))
+    monkeypatch.setattr(view.root, "reach", reach)
+    os.unlink(source / "link")
+    os.symlink("f", source / "link")
+    monkeypatch.setattr(view.root, "reach", gone)
+    with Refuses(Refusal.MISSING, "/link"):
+        view.attributes(at(view, "/link"))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_link_is_read_from_what_was_judged(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reached once, judged and read by that."""
+    reach, reached = view.root.reach, []
+    monkeypatch.setattr(view.root, "reach", lambda path: (reached.append(path), reach(path))[1])
+    assert view.link_text(at(view, "/link")) == b"f"
+    assert reached.count(b"/link") == 1
+
+
+@pytest.mark.parametrize("flags", [0, RENAME_NOREPLACE])
+def test_what_turned_up_where_a_rename_saw_nothing(
+    view: View, source: Path, monkeypatch: pytest.MonkeyPatch, flags: int
+) -> None:
+    """Is judged before it is replaced: what is shown is replaced, unless that was not to be; what is not shown stays."""
+    stat_name = view.root.stat_name
+    for name in (b"away", b"other"):
+        looks = iter([True])
+
+        def late(directory: int, asked: Name, name: bytes = name, looks: Iterator[bool] = looks) -> os.stat_result:
+            if asked == name and next(looks, False):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            return stat_name(directory, asked)
+
+        monkeypatch.setattr(view.root, "stat_name", late)
+        path = "/" + name.decode()
+        if name == b"away":
+            with Refuses(Refusal.DENIED, path):
+                view.rename(at(view, "/f"), at(view, path), flags)
+            assert os.readlink(source / "away") == "hidden/f"
+        elif flags:
+            with Refuses(Refusal.EXISTS, path):
+                view.rename(at(view, "/f"), at(view, path), flags)
+            assert (source / "other").read_text() == "other"
+        else:
+            view.rename(at(view, "/f"), at(view, path), flags)
+            assert (source / "other").read_text() == "f"
+
+
+def test_a_listing_that_fails_leaves_nothing_open(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory that was opened for it is closed."""
+
+    def fails(_: int) -> list[Name]:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(view.root, "names", fails)
+    with Refuses(errno.EIO):
+        view.listing(at(view, "/d"))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_listing_closes_its_own_descriptor_alone(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, however often it is asked to."""
+    listing = view.listing(at(view, "/d"))
+    close, closed = os.close, []
+    monkeypatch.setattr(os, "close", lambda descriptor: (closed.append(descriptor), close(descriptor))[1])
+    for _ in range(3):
+        listing.close()
+    assert len(closed) == 1
+    assert closed[0] > 2
+
+
+# -- opened at the first read ----------------------------------------------------------------------------------------------
+
+
+def is_only_reached(file: OpenFile) -> bool:
+    return bool(fcntl.fcntl(file.descriptor, fcntl.F_GETFL) & os.O_PATH)
+
+
+def test_only_what_is_only_read_is_opened_later(view: View) -> None:
+    """Reached now, opened at the first read; opened at once for anything more, or where nobody asked for that."""
+    here = at(view, "/f")
+    file = view.open(here, os.O_RDONLY, lazily=True)
+    assert (is_only_reached(file), file.writable, file.append) == (True, False, False)
+    assert file.read(0, 9) == b"f"
+    assert not is_only_reached(file)
+    file.close()
+    for flags, lazily in (
+        (os.O_RDONLY, False),
+        (os.O_WRONLY, True),
+        (os.O_RDWR, True),
+        (os.O_RDONLY | os.O_TRUNC, True),
+    ):
+        file = view.open(here, flags, lazily=lazily)
+        assert not is_only_reached(file)
+        file.close()
+
+
+@pytest.mark.usefixtures("as_root")
+def test_what_may_not_be_readable_is_opened_at_once(view: View, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the source's answer comes now: root reads everything, anybody else what is theirs and readable to them."""
+
+    def later() -> bool:
+        file = view.open(at(view, "/f"), os.O_RDONLY, lazily=True)
+        try:
+            return is_only_reached(file)
+        finally:
+            file.close()
+
+    found = {}
+    for root in (True, False):
+        monkeypatch.setattr("policyfs.view.view._IS_ROOT", root)
+        for owner, bits in ((0, 0o400), (0, 0o044), (65534, 0o444)):
+            os.chown(source / "f", owner, owner)
+            os.chmod(source / "f", bits)
+            found[root, owner, bits] = later()
+    assert [asked for asked, is_later in found.items() if not is_later] == [(False, 0, 0o044), (False, 65534, 0o444)]
