@@ -66,6 +66,7 @@ class Node:
         "parent",
         "place",
         "place_epoch",
+        "sent",
         "stamp",
         "unwatchable",
         "watched",
@@ -90,6 +91,8 @@ class Node:
         """The minute in which `entry` was made."""
         self.stamp = 0
         """The change time, in nanoseconds, of what the kernel was last told; 0 where it keeps nothing."""
+        self.sent = 0
+        """The state, by its `stamp`, whose content was sent to the kernel's page cache."""
         self.pages_doubted = False
         """Whether the kernel may have pages that are true no more, though size and time say nothing of it: they go at the
         next opening."""

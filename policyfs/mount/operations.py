@@ -18,6 +18,7 @@ import pyfuse3
 import trio
 from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, FileNameT, InodeT, RequestContext, XAttrNameT
 
+from policyfs.mount.content import send_content
 from policyfs.mount.entries import entry_for, file_system_for, missing_for
 from policyfs.mount.guard import guarded, guarded_without_reply
 from policyfs.mount.handles import DirectoryHandle, FileHandle, Handles
@@ -403,6 +404,8 @@ class Operations(pyfuse3.Operations):
         elif self._journal_opens and self.journal is not None:
             location = self.nodes.location(node)
             self.journal.opened(location.path, LEVEL_NAMES[location.place.level], ctx.pid)
+        if node.entry is not None and not file.writable:
+            send_content(node, node.entry, file)
         return self._opened(node, file)
 
     @guarded
