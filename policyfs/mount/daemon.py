@@ -27,6 +27,7 @@ from policyfs.mount.journal import Journal
 from policyfs.mount.live import LivePolicy
 from policyfs.mount.operations import MOST_HANDLES, Operations
 from policyfs.mount.policy_change import PolicyChange, fuse_device
+from policyfs.mount.pruning import prune_cold
 from policyfs.mount.request import MountRequest, Ready
 from policyfs.opening import open_policy, root_of
 from policyfs.policy.paths import HostPath, display
@@ -179,7 +180,8 @@ def _mounted(operations: Operations, request: MountRequest) -> Iterator[None]:
 async def _serve(
     operations: Operations, request: MountRequest, socket: Path | None, ready: Ready, answer_descriptor: int
 ) -> None:
-    change = PolicyChange(operations, device=None if request.old_kernel else fuse_device())
+    device = None if request.old_kernel else fuse_device()
+    change = PolicyChange(operations, device=device)
     live = LivePolicy(operations, request.options, change)
     control = Control(request, operations, live)
     async with trio.open_nursery() as nursery:
@@ -188,6 +190,7 @@ async def _serve(
         nursery.start_soon(operations.watch.drop_doubted)
         nursery.start_soon(operations.let_go_in_time)
         nursery.start_soon(live.expire)
+        nursery.start_soon(prune_cold, operations.nodes, device)
         if operations.journal is not None:
             nursery.start_soon(operations.journal.run)
         if socket is not None:

@@ -143,6 +143,10 @@ class Nodes:
     def __iter__(self) -> Iterator[Node]:
         return iter(list(self._by_ino.values()))
 
+    def oldest(self) -> Iterator[Node]:
+        """The nodes in the order in which the kernel was told of them. Not to be awaited in."""
+        return iter(self._by_ino.values())
+
     def get(self, ino: int) -> Node | None:
         """The node of an inode number, None for one that was forgotten."""
         return self._by_ino.get(ino)
