@@ -29,6 +29,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--race-seconds", type=float, default=5.0, metavar="S", help="how long each race in tests/adversary runs (5)"
     )
+    parser.addoption("--slow", action="store_true", help="run the tests that take a minute or more, too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", "slow: takes a minute or more; runs with --slow")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is slow unless it is asked for."""
+    if not config.getoption("--slow"):
+        for item in items:
+            if item.get_closest_marker("slow") is not None:
+                item.add_marker(pytest.mark.skip(reason="slow: runs with --slow"))
 
 
 @pytest.fixture
