@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import stat
+from pathlib import Path
 
 import pytest
 
-from policyfs.view.attributes import FileSystem, settable_mode, shown_file_system
+from policyfs.policy.compiled import Compiled, Place
+from policyfs.policy.levels import Level
+from policyfs.policy.paths import Name, ViewPath
+from policyfs.policy.rules import Grant, Rules
+from policyfs.view.attributes import Attributes, FileSystem, settable_mode, shown, shown_file_system
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -60,3 +66,91 @@ def test_a_file_system_that_tells_no_size_of_a_block() -> None:
     """Is taken to have one of 4 KiB."""
     assert file_system(0, 300, 0).block_size == 4096
     assert file_system(0, 300, 0).blocks_free == 256
+
+
+COMPILED = Compiled(
+    Rules(
+        grants=[
+            Grant(ViewPath(b"/ro"), Level.RO),
+            Grant(ViewPath(b"/stage"), Level.STAGE),
+            Grant(ViewPath(b"/way/open"), Level.RO),
+        ]
+    )
+)
+
+
+def place(name: bytes) -> Place:
+    return COMPILED.child(COMPILED.root, Name(name))
+
+
+def of(path: Path, **otherwise: object) -> Attributes:
+    """The source's attributes of something, but for those that are otherwise."""
+    status = os.lstat(path)
+    return Attributes(
+        identity=(status.st_dev, status.st_ino),
+        mode=status.st_mode,
+        links=status.st_nlink,
+        uid=status.st_uid,
+        gid=status.st_gid,
+        device=0,
+        size=status.st_size,
+        blocks=status.st_blocks,
+        access_ns=status.st_atime_ns,
+        modify_ns=status.st_mtime_ns,
+        change_ns=status.st_ctime_ns,
+        block_size=status.st_blksize,
+    )._replace(**otherwise)
+
+
+def prepared(path: Path, mode: int) -> os.stat_result:
+    """The status of something whose owner, group and times are told apart, as far as who runs this may."""
+    if os.geteuid() == 0:
+        os.chown(path, 1234, 4321)
+    os.chmod(path, mode)
+    os.utime(path, ns=(1_000_000_001, 2_000_000_002))
+    return os.lstat(path)
+
+
+def test_a_file_is_shown_as_it_is_in_the_source(source: Path) -> None:
+    """But for set-id bits, and for write bits at `ro`."""
+    file = source / "file"
+    file.write_bytes(b"x" * 5000)
+    os.link(file, source / "second")
+    status = prepared(file, 0o7777)
+    assert shown(place(b"stage"), status) == of(file, mode=stat.S_IFREG | 0o1777)
+    assert shown(place(b"ro"), status) == of(file, mode=stat.S_IFREG | 0o1555)
+    assert not shown(place(b"ro"), status).is_directory
+    assert not shown(place(b"ro"), status).is_link
+
+
+def test_a_directory_is_shown_without_what_counts_its_entries(source: Path) -> None:
+    """One link and a constant size; the rest, its setgid bit too, is the source's, but for write bits at `ro`."""
+    directory = source / "directory"
+    (directory / "below").mkdir(parents=True)
+    status = prepared(directory, 0o7777)
+    for name, bits in ((b"stage", 0o7777), (b"ro", 0o7555)):
+        attributes = shown(place(name), status)
+        assert attributes == of(directory, mode=stat.S_IFDIR | bits, links=1, size=4096, blocks=8)
+        assert attributes.is_directory
+
+
+def test_a_passage_is_shown_as_nothing_but_a_way(source: Path) -> None:
+    """A directory of the session's own user that can be walked through, of constant size and times."""
+    directory = source / "directory"
+    directory.mkdir()
+    attributes = shown(place(b"way"), prepared(directory, 0o7777))
+    assert attributes == of(
+        directory, mode=stat.S_IFDIR | 0o111, links=1, size=4096, blocks=8,
+        uid=os.geteuid(), gid=os.getegid(), access_ns=0, modify_ns=0, change_ns=0,
+    )  # fmt: skip
+
+
+def test_a_link_is_shown_as_it_is(source: Path) -> None:
+    """With the size of the text that the view shows, where that is another."""
+    link = source / "link"
+    link.symlink_to("some/text")
+    for name in (b"ro", b"stage"):
+        assert shown(place(name), os.lstat(link)) == of(link)
+        assert shown(place(name), os.lstat(link), 0) == of(link, size=0)
+        assert shown(place(name), os.lstat(link), 77) == of(link, size=77)
+    assert shown(place(b"ro"), os.lstat(link)).is_link

@@ -10,6 +10,7 @@ import dataclasses
 import errno
 import fcntl
 import os
+import socket
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -685,6 +686,51 @@ def test_what_is_unknown_under_a_passage_can_be_missing(view: View) -> None:
                 act(at(view, here))
         with Refuses(Refusal.DENIED, here):
             view.make_directory(at(view, here), 0o755)
+
+
+@pytest.mark.parametrize("path", ["/way/x", "/way/x/y", "/way/x/y/z"])
+def test_what_lies_below_what_is_not_seen(view: View, path: str) -> None:
+    """Is answered by the nearest directory that is seen."""
+    with Refuses(Refusal.DENIED, path):
+        view.attributes(at(view, path))
+    below_visible = path.replace("/way/x", "/hidden")
+    with Refuses(Refusal.MISSING, below_visible):
+        view.attributes(at(view, below_visible))
+
+
+def test_a_passage_is_a_directory(view: View, source: Path) -> None:
+    """Anything else where the rules have a passage is missing; a fifo or a socket elsewhere is shown."""
+    connected = socket.socket(socket.AF_UNIX)
+    connected.bind(os.fsencode(source / "socket"))
+    connected.close()
+    session = Session(grants={**view.policy.session.grants, ViewPath(b"/via"): Level.NONE, ViewPath(b"/via/x"): Level.RO})
+    view.take(Policy(session, view.policy.surroundings))
+    for name in ("f", "fifo", "socket", "link"):
+        assert view.attributes(at(view, "/" + name)).identity == identity(source / name)
+        os.rename(source / name, source / "via")
+        with Refuses(Refusal.MISSING, "/via"):
+            view.attributes(at(view, "/via"))
+        os.unlink(source / "via")
+
+
+def test_links_by_every_name_of_source(view: View, source: Path) -> None:
+    """SOURCE's owner may call it otherwise, and it may be mounted elsewhere: both names lead inside."""
+    named, mounted = HostPath(b"/owner/tree"), HostPath(b"/mnt/view")
+    for name, text in (("a", b"/owner/tree/f"), ("b", b"/mnt/view/f"), ("c", os.fsencode(source) + b"/f")):
+        os.symlink(text, source / name)
+
+    def told(of: View) -> list[bytes | None]:
+        found: list[bytes | None] = []
+        for name in "abc":
+            try:
+                found.append(of.link_text(at(of, "/" + name)))
+            except Refused:
+                found.append(None)
+        return found
+
+    assert told(View(view.root, view.policy, named=named, at=mounted)) == [b"f", b"/mnt/view/f", b"f"]
+    assert told(View(view.root, view.policy, at=mounted)) == [None, b"/mnt/view/f", b"f"]
+    assert told(View(view.root, view.policy, named=named)) == [b"f", None, b"f"]
 
 
 # -- what changes between two looks ----------------------------------------------------------------------------------------
