@@ -385,7 +385,7 @@ def test_names_after_changing_them_are_exact(idle: Mounted) -> None:
     directory.mkdir()
     there: set[str] = set()
     with counted(idle) as count:
-        for _ in range(1000):
+        for _ in range(600):
             name, other = (f"name-{chance.randrange(12)}" for _ in range(2))
             if name not in there:
                 (directory / name).touch()
