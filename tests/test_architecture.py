@@ -150,6 +150,7 @@ EXCEPTIONS = {
     ("view/credentials.py", "os.lstat"): "looks at places of the host that the denylist names, never at the source's own",
     ("view/credentials.py", "os.scandir"): "lists those places",
     ("mount/start.py", "os.open"): "the daemon's log, which lies in policyfs's own state or where --log says",
+    ("mount/start.py", "os.pidfd_open"): "holds the daemon that it started",
     ("mount/start.py", "subprocess"): "starts the daemon",
     ("mount/daemon.py", "os.chdir"): "to /, so that the daemon keeps no directory busy",
     ("mount/daemon.py", "os.waitpid"): "for the child that tells a person in the foreground what is wrong",

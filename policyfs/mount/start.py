@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -25,43 +26,75 @@ def log_file_for(point: HostPath) -> str:
     return str(directory / f"{mount_name(point)}.log")
 
 
-def start_daemon(request: MountRequest) -> Ready:
-    """Start the daemon of a mount in a session of its own, and wait for its answer: the mount answers when this returns.
-    The daemon is a child of this process that nobody waits for here; `Ready.process` is its id. Raises `UserFault`."""
-    error_output = _error_output(request)
-    request_read, request_write = os.pipe()
-    answer_read, answer_write = os.pipe()
-    with subprocess.Popen(
-        [*DAEMON, str(request_read), str(answer_write)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=error_output,
-        pass_fds=(request_read, answer_write),
-        start_new_session=True,
-    ) as daemon:
-        os.close(request_read)
-        os.close(answer_write)
-        if error_output >= 0:
-            os.close(error_output)
-        with os.fdopen(request_write, "wb") as pipe:
+class Daemon:
+    """A mount daemon that waits for its request, then mounts and serves. A child of this process, in a session of its own:
+    the terminal's signals are not for it."""
+
+    def __init__(self, log_file: str | None) -> None:
+        """Start it; where it logs is also where the interpreter itself would complain. Raises `UserFault`."""
+        error_output = _error_output(log_file)
+        request_read, self._request = os.pipe()
+        self._answer, answer_write = os.pipe()
+        self._process = subprocess.Popen(
+            [*DAEMON, str(request_read), str(answer_write)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=error_output,
+            pass_fds=(request_read, answer_write),
+            start_new_session=True,
+        )
+        for descriptor in (request_read, answer_write, error_output):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.pidfd = os.pidfd_open(self._process.pid)
+
+    def ask(self, request: MountRequest) -> None:
+        """Tell it what to mount."""
+        # One that has ended already is told of by `ready`.
+        with contextlib.suppress(BrokenPipeError), os.fdopen(self._request, "wb") as pipe:
             pipe.write(request.dumps())
-        try:
-            ready = Ready.receive(answer_read)
-            ready.raise_fault()
-        except BaseException:
-            daemon.wait()
-            raise
-        # The daemon outlives this block; `Popen` would wait for it at the end.
-        daemon.returncode = 0
+
+    def ready(self) -> Ready:
+        """Wait until the view answers. Raises the `UserFault` that kept it from mounting."""
+        ready = Ready.receive(self._answer)
+        ready.raise_fault()
+        return ready
+
+    def ended(self) -> bool:
+        """Whether it has ended; asked while it should not have."""
+        return self._process.poll() is not None
+
+    def forget(self) -> None:
+        """Wait for its end, which somebody has seen to."""
+        self._process.wait()
+
+    def leave(self) -> None:
+        """Let it live on without this process, which does not wait for it."""
+        os.close(self.pidfd)
+        # `Popen` would complain of a child that nobody waited for.
+        self._process.returncode = 0
+
+
+def start_daemon(request: MountRequest) -> Ready:
+    """Start the daemon of a mount and wait for its answer: the mount answers when this returns. Nobody waits for its end
+    here; `Ready.process` is its id. Raises `UserFault`."""
+    daemon = Daemon(request.log_file)
+    try:
+        daemon.ask(request)
+        ready = daemon.ready()
+    except BaseException:
+        daemon.forget()
+        raise
+    finally:
+        daemon.leave()
     return ready
 
 
-def _error_output(request: MountRequest) -> int:
-    """Where the interpreter itself would complain: into the log as well."""
-    if request.log_file is None:
+def _error_output(log_file: str | None) -> int:
+    if log_file is None:
         return subprocess.DEVNULL
     try:
-        return os.open(request.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        return os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        shown = display(os.fsencode(request.log_file))
+        shown = display(os.fsencode(log_file))
         raise UserFault(Exit.PLACE, f"--log {shown}: {error.strerror}; name a file you can write") from None

@@ -3,6 +3,6 @@
 The pure half turns values into values: `layout` a sandbox into bubblewrap's arguments, `admission` a place into a reason
 why it may not be shown, `environment` one environment into another, `streams.treatment` a descriptor into what is done
 with it. The shell around it reads the machine (`machine`), holds the private directory and cleans up after every kind of
-end (`keeper`), starts the daemon (`daemon`), passes the terminal on (`streams`, `terminal`), confines what bubblewrap
+end (`keeper`), passes the terminal on (`streams`, `terminal`), confines what bubblewrap
 does not (`confine`), and puts these in order (`run`).
 """

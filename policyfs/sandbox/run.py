@@ -19,10 +19,9 @@ from policyfs.host import mounts, places
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.load import PolicyOptions, machine_policy, session_of, source_of
 from policyfs.mount.request import MountRequest
-from policyfs.mount.start import log_file_for
+from policyfs.mount.start import Daemon, log_file_for
 from policyfs.policy.paths import HostPath, PathFault, below, display
 from policyfs.sandbox import admission, confine, inside, layout, machine
-from policyfs.sandbox.daemon import Daemon
 from policyfs.sandbox.environment import EnvironmentFault, environment
 from policyfs.sandbox.keeper import Keeper, RunDirectory
 from policyfs.sandbox.layout import Place, Sandbox
