@@ -142,6 +142,7 @@ WITHOUT_PATH = {
 """Functions of `os` that take a descriptor or nothing: with them nobody gets at a path."""
 
 EXCEPTIONS = {
+    ("mount/memory.py", "ctypes"): "malloc_trim(3), which touches no file",
     ("mount/control.py", "os.open"): "the directory of a socket",
     ("mount/control.py", "pathlib"): "the sockets, which lie in policyfs's own runtime directory",
     ("mount/daemon.py", "pathlib"): "the same",

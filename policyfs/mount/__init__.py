@@ -1,5 +1,12 @@
-"""The mount: FUSE requests translated to the view and back.
+"""The mount: FUSE requests translated to the view and back, and the life of the process that does it.
 
-`operations` are the handlers, `guard` what stands between a handler and the kernel, `nodes` the inode numbers the kernel
-holds, `handles` what is open, `entries` attributes as pyfuse3 wants them, `daemon` the life of one mount.
+Answering: `operations` are the handlers, `guard` what stands between a handler and the kernel, `nodes` the inode numbers
+the kernel holds, `handles` what is open, `entries` attributes as pyfuse3 wants them, `content` small files sent ahead.
+
+Keeping the kernel's caches true and this process small: `watch`, `pruning`, `memory`, `polling`.
+
+Changing and asking: `policy_change` puts another policy in force, `live` knows what was granted since, `control` answers
+the sockets, `journal` keeps what happened.
+
+Living: `request` crosses the pipe to the daemon, `start` starts it, `daemon` is its life.
 """

@@ -189,6 +189,7 @@ async def _serve(
         nursery.start_soon(operations.watch.run)
         nursery.start_soon(operations.watch.drop_doubted)
         nursery.start_soon(operations.let_go_in_time)
+        nursery.start_soon(operations.memory.run)
         nursery.start_soon(live.expire)
         nursery.start_soon(prune_cold, operations.nodes, device)
         if operations.journal is not None:

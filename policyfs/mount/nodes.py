@@ -140,6 +140,11 @@ class Nodes:
     def __len__(self) -> int:
         return len(self._by_ino)
 
+    def shrink(self) -> None:
+        """Make the tables as small as they can be: a dict does not shrink by itself."""
+        self._by_ino = dict(self._by_ino)
+        self._by_key = dict(self._by_key)
+
     def __iter__(self) -> Iterator[Node]:
         return iter(list(self._by_ino.values()))
 

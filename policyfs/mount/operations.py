@@ -23,6 +23,7 @@ from policyfs.mount.entries import entry_for, file_system_for, missing_for
 from policyfs.mount.guard import guarded, guarded_without_reply
 from policyfs.mount.handles import DirectoryHandle, FileHandle, Handles
 from policyfs.mount.journal import Journal
+from policyfs.mount.memory import Memory
 from policyfs.mount.nodes import Node, Nodes
 from policyfs.mount.watch import LONG, SHORT, Watch, Watched, life, this_minute
 from policyfs.policy import operations as needs
@@ -84,6 +85,7 @@ class Operations(pyfuse3.Operations):
         self.view = view
         self.nodes = Nodes(view)
         self.watch = Watch(view, self.nodes)
+        self.memory = Memory(self.nodes)
         self.files: Handles[FileHandle] = Handles(most_handles)
         self.directories: Handles[DirectoryHandle] = Handles(most_handles, first=1 << 48)
         self._held: deque[Node] = deque()
@@ -260,6 +262,7 @@ class Operations(pyfuse3.Operations):
 
     @guarded_without_reply
     async def forget(self, inode_list: Sequence[tuple[InodeT, int]]) -> None:
+        self.memory.forgetting()
         for inode, times in inode_list:
             node = self.nodes.forget(inode, times)
             if node is not None:
