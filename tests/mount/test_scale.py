@@ -170,7 +170,6 @@ def test_a_node_takes_at_most_a_kilobyte(walked: Walked) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="what was freed stays with the allocator: collect, shrink the tables, malloc_trim")
 def test_what_the_kernel_forgets_is_given_back(walked: Walked) -> None:
     """Once the kernel has forgotten the nodes, their memory is given back."""
     grown = resident(walked.view) - walked.resident
