@@ -6,9 +6,9 @@
 mutmut leaves decorated functions alone. `@property` above a method says the same as `method = property(method)` below it,
 where mutmut does not see it.
 
-The document names an equivalent mutant by its function and the changed line, in a fenced block after its reason:
+The document names an equivalent mutant by its function and what it changed, in a fenced block after its reason:
 
-    policy.operations.commit: return x
+    policy.operations.commit: return x => return None
 
 The report exits with 1 where one lives that it does not name, or where it names one that does not live.
 """
@@ -24,6 +24,7 @@ from collections import Counter
 from pathlib import Path
 
 UNDECORATED = {"property", "contextmanager"}
+SHORT = 40
 LIVES = {"survived", "no tests"}
 _RESULT = re.compile(r"^ +(?P<mutant>policyfs\.\S+): (?P<status>.+)$", re.MULTILINE)
 _NAME = re.compile(r"^policyfs\.(?P<module>.+)\.x(?:_|ǁ(?P<owner>\w+)ǁ)(?P<function>\w+)__mutmut_\d+$")
@@ -57,8 +58,12 @@ def named(mutant: str) -> str:
 
 
 def changed(difference: str) -> str:
-    """The lines that a mutant has in place of others, as one."""
-    return " ".join(line[1:].strip() for line in difference.splitlines() if re.match(r"\+(?!\+\+ )", line))
+    """What a mutant has in place of what. Where that is as little as a word, the line before it tells which."""
+    lines = difference.splitlines()[3:]
+    first = next(number for number, line in enumerate(lines) if line.startswith("-"))
+    old, new = (" ".join(line[1:].strip() for line in lines if line.startswith(sign)) for sign in "-+")
+    before = f"{lines[first - 1].strip()} / " if first and len(old) < SHORT else ""
+    return f"{before}{old} => {new}"
 
 
 def equivalent(document: str) -> set[str]:

@@ -131,6 +131,21 @@ def test_who_denies_is_told() -> None:
     assert {path: policy.decide(ViewPath(path)).rule for path in denials} == denials
 
 
+def test_what_is_excepted_from_the_built_in_names() -> None:
+    """`cacert.pem` (docs/decisions/0002-cacert.md), or what the session says in its place; its own rules hold."""
+
+    def denied(deny: Deny) -> set[bytes]:
+        names = (b"/cacert.pem", b"/public.pem", b"/id.key")
+        policy = opening({"/": Level.RO}, deny=deny)
+        return {name for name in names if policy.decide(ViewPath(name)).level is Level.NONE}
+
+    assert denied(Deny()) == {b"/public.pem", b"/id.key"}
+    assert denied(Deny(exceptions=("public.*",))) == {b"/cacert.pem", b"/id.key"}
+    assert denied(Deny(exceptions=())) == {b"/cacert.pem", b"/public.pem", b"/id.key"}
+    assert denied(Deny(extensions=(".pem",))) == {b"/cacert.pem", b"/public.pem", b"/id.key"}
+    assert denied(Deny(defaults=False)) == set()
+
+
 @pytest.mark.parametrize("fold_case", [False, True])
 def test_a_policy_remembers_what_it_was_made_of(fold_case: bool) -> None:
     """So that the same can be made again with another session."""

@@ -249,6 +249,13 @@ def test_where_nothing_is_open_only_the_root_is_a_passage() -> None:
     assert place(compiled, "/a/b").standing is Standing.HIDDEN
 
 
+def test_names_have_their_case_unless_the_source_folds_it() -> None:
+    """Two spellings are two names, but for a source that takes them for one."""
+    rules = Rules(grants=[Grant(ViewPath(b"/a"), Level.RO)])
+    assert place(Compiled(rules), "/A").standing is Standing.HIDDEN
+    assert place(Compiled(rules, fold_case=True), "/A").standing is Standing.VISIBLE
+
+
 def test_rules_that_contradict_are_refused() -> None:
     """Two levels for one path, of one kind and source, are a fault and not a choice."""
     path = ViewPath(b"/a")

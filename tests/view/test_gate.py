@@ -428,8 +428,12 @@ def test_a_file_that_a_grant_names_is_moved(view: View, source: Path) -> None:
     """Only a directory that a rule names stays where it is; a file is moved, exchanged and taken away."""
     (source / "named").write_text("named")
     (source / "held").mkdir()
-    for flags in (RENAME_EXCHANGE, RENAME_EXCHANGE, 0):
-        view.rename(at(view, "/named"), at(view, "/other"), flags)
+    for old, new, flags in (
+        ("/named", "/other", RENAME_EXCHANGE),
+        ("/other", "/named", RENAME_EXCHANGE),
+        ("/named", "/other", 0),
+    ):
+        view.rename(at(view, old), at(view, new), flags)
     assert (source / "other").read_text() == "named"
     view.rename(at(view, "/other"), at(view, "/named"))
     with Refuses(Refusal.NAMED_BY_RULE, "/held"):
@@ -661,6 +665,20 @@ def test_a_refusal_tells_its_place_and_whether_anything_is_there(
     assert error.place is place
 
 
+@pytest.mark.parametrize(("further_names", "is_credential"), [(0, False), (1, True), (2, True)])
+def test_an_open_file_that_is_a_credential(view: View, source: Path, further_names: int, is_credential: bool) -> None:
+    """Is known by what it is, if it has another name; another file with several names is none."""
+    home = source.parent / "key"
+    home.write_text("secret")
+    for number in range(further_names):
+        os.link(home, source / f"key{number}")
+    os.link(source / "f", source / "second")
+    with open(home, "rb") as opened, open(source / "f", "rb") as other:
+        view.take(Policy(view.policy.session, Surroundings(view.root.source, protected=(HostPath(os.fsencode(home)),))))
+        assert view.is_credential(OpenFile(opened.fileno(), writable=False, append=False)) is is_credential
+        assert not view.is_credential(OpenFile(other.fileno(), writable=False, append=False))
+
+
 def test_a_refused_change_tells_its_place(view: View) -> None:
     """The place that is not to be changed, and for a name in a hidden directory that of the name."""
     for path, refusal in (("/read/f", Refusal.READ_ONLY), ("/way", Refusal.DENIED)):
@@ -763,6 +781,17 @@ def test_a_link_that_is_gone_or_another_at_the_second_look(
     with Refuses(Refusal.MISSING, "/link"):
         view.attributes(at(view, "/link"))
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_root_that_is_gone_is_missing(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As anything else that is not there."""
+
+    def gone(_: ViewPath) -> os.stat_result:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    monkeypatch.setattr(view.root, "stat", gone)
+    with Refuses(Refusal.MISSING, "/"):
+        view.attributes(view.top)
 
 
 def test_a_link_is_read_from_what_was_judged(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
