@@ -18,11 +18,11 @@ import click
 from inotify_simple import INotify, flags
 
 from policyfs.cli.options import printable
-from policyfs.host import asking, mounts, places
+from policyfs.host import mounts, places
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.journal_file import parsed
 from policyfs.host.journal_reading import Reader, files_of, verify
-from policyfs.policy.paths import HostPath, PathFault, display
+from policyfs.policy.paths import PathFault, display
 
 _LAST = 10
 """Lines of the past that -f begins with."""
@@ -41,7 +41,7 @@ _WITHOUT_WATCH = 1.0
 @click.option("-n", "--lines", type=click.IntRange(min=0), metavar="LINES", help="The last LINES only; with -f, 10.")
 def command(mountpoint: str, follow: bool, denied: bool, as_json: bool, verified: bool, lines: int | None) -> None:
     """Print the journal of the view at MOUNTPOINT: what was refused and by which rule, what was changed, and what became
-    of the view. A view that has ended still has its journal. A run that goes on is named by its SOURCE.
+    of the view. A view that has ended still has its journal. The runs of a SOURCE share one, which is named by SOURCE.
 
     \b
       policyfs log /mnt/view --denied
@@ -54,22 +54,13 @@ def command(mountpoint: str, follow: bool, denied: bool, as_json: bool, verified
         named = places.absolute(mountpoint)
     except PathFault as fault:
         raise UserFault(Exit.PLACE, f"MOUNTPOINT: {fault}; name a view, mounted or not") from None
-    journal = places.journal_path(_mountpoint(mountpoint, named))
+    journal = places.journal_path(mounts.real_mountpoint(named))
     if not files_of(journal):
         raise UserFault(Exit.PLACE, f"no journal of {display(named)}: you have mounted no view there that keeps one")
     if verified:
         _verify(journal)
     else:
         _print(journal, follow=follow, denied=denied, as_json=as_json, last=lines)
-
-
-def _mountpoint(text: str, named: HostPath) -> HostPath:
-    """Where the view is mounted, or was."""
-    point = mounts.real_mountpoint(named)
-    if point in asking.runs():
-        # The one run there; a fault where there are more.
-        return asking.mounted_view(text)
-    return point
 
 
 def _verify(journal: Path) -> None:

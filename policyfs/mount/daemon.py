@@ -154,9 +154,9 @@ def _control_socket(request: MountRequest) -> Path | None:
 def _journal(request: MountRequest) -> Journal | None:
     if not request.journal:
         return None
-    journal = Journal(
-        places.journal_path(HostPath(os.fsencode(request.mountpoint))), request.options.session_file or "command line"
-    )
+    # A run is found again by its SOURCE, where its command saw the view; its own mountpoint is gone with it.
+    place = HostPath(os.fsencode(request.appears_at or request.mountpoint))
+    journal = Journal(places.journal_path(place), request.options.session_file or "command line")
     journal.event("mount", source=request.source, mountpoint=request.mountpoint)
     return journal
 
