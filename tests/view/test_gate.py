@@ -831,6 +831,36 @@ def test_what_turned_up_where_a_rename_saw_nothing(
             assert (source / "other").read_text() == "f"
 
 
+def test_the_entries_of_a_listing_are_judged_one_by_one(view: View, source: Path) -> None:
+    """Each by its own place, whatever the level of the directory, and as it is shown anywhere else: a credential under
+    another name is nothing, at any number of names."""
+    home = source.parent / "key"
+    home.write_text("secret")
+    for name in ("key", "key too"):
+        os.link(home, source / name)
+        view.take(Policy(view.policy.session, Surroundings(view.root.source, protected=(HostPath(os.fsencode(home)),))))
+        listing = view.listing(view.top)
+        try:
+            assert Name(os.fsencode(name)) in listing.names
+            assert {b"f", b"d", b"read", b"link", b"fifo", b"away"} <= set(listing.names)
+            assert not {b"hidden", b"way"} & set(listing.names)
+            for each in listing.names:
+                location = view.child(view.top, each)
+                assert listing.place(each) is location.place
+                try:
+                    expected = view.attributes(location)
+                except Refused:
+                    expected = None
+                assert listing.entry(each) == expected
+            assert listing.entry(Name(os.fsencode(name))) is None
+            assert listing.entry(Name(b"away")) is None
+            shown = listing.entry(Name(b"read"))
+            assert shown is not None
+            assert not shown.mode & 0o222
+        finally:
+            listing.close()
+
+
 def test_a_listing_that_fails_leaves_nothing_open(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
     """The directory that was opened for it is closed."""
 
