@@ -409,8 +409,6 @@ class ViewBesideModel(RuleBasedStateMachine):
             if flags == 2:
                 model.remove(new, directory=False)
                 model.make(old)
-            if model.level(old) != model.level(new):
-                model.crosses("EXDEV", old, new)
             model.move(old, new, directory=directory)
             if flags == 2:
                 model.move(new, old, directory=replaced_directory)
