@@ -863,6 +863,22 @@ def test_the_entries_of_a_listing_are_judged_one_by_one(view: View, source: Path
             listing.close()
 
 
+def test_a_rename_does_what_it_was_judged_for(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once: a plain one replaces what was seen and nothing else, an exchange is never a move."""
+    rename, done = view.root.rename, []
+
+    def recorded(old_directory: int, old: Name, new_directory: int, new: Name, flags: int) -> None:
+        done.append(flags)
+        rename(old_directory, old, new_directory, new, flags)
+
+    monkeypatch.setattr(view.root, "rename", recorded)
+    view.rename(at(view, "/f"), at(view, "/new"))
+    view.rename(at(view, "/new"), at(view, "/other"))
+    view.rename(at(view, "/other"), at(view, "/link"), RENAME_EXCHANGE)
+    view.rename(at(view, "/other"), at(view, "/free"), RENAME_NOREPLACE)
+    assert done == [RENAME_NOREPLACE, 0, RENAME_EXCHANGE, RENAME_NOREPLACE]
+
+
 def test_a_listing_that_fails_leaves_nothing_open(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
     """The directory that was opened for it is closed."""
 
