@@ -151,9 +151,9 @@ def _is_dead(point: HostPath) -> bool:
 
 
 READ_AHEAD_KIB = 512
-"""What the kernel reads ahead through a view, in KiB. Measured on a file of 512 MiB: from the disk 340 to 1300 MB/s with the
-kernel's default of 128, 1500 with 512, 700 to 1000 with 1024, where too few requests are under way at once; from the source's
-page cache 1.7 GB/s, 2.0 and 2.0."""
+"""What the kernel reads ahead through a view, in KiB. Measured on a file of 512 MiB: from the disk 340 to 1300 MB/s with
+the kernel's default of 128, 1500 with 512, 700 to 1000 with 1024, where too few requests are under way at once; from the
+source's page cache 1.7 GB/s, 2.0 and 2.0."""
 
 
 def read_ahead(point: HostPath) -> None:

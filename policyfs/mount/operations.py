@@ -34,6 +34,7 @@ from policyfs.policy.refusals import Refusal
 from policyfs.view.attributes import Attributes, Identity
 from policyfs.view.files import OpenFile, WouldBlock
 from policyfs.view.listing import Listing
+from policyfs.view.outcomes import Changes
 from policyfs.view.refused import Refused
 from policyfs.view.view import LEVEL_ATTRIBUTE, Location, View
 
@@ -253,7 +254,9 @@ class Operations(pyfuse3.Operations):
         return self._attributes_of(node)
 
     def _attributes_of(self, node: Node) -> EntryAttributes:
-        attributes = self._on(node, self.view.attributes)
+        return self._entry_of_known(node, self._on(node, self.view.attributes))
+
+    def _entry_of_known(self, node: Node, attributes: Attributes) -> EntryAttributes:
         if node.parent is None:
             # The root's own number in the source, so that a listing from above agrees; the kernel keeps 1 for itself.
             node.stamp = attributes.change_ns
@@ -640,28 +643,29 @@ class Operations(pyfuse3.Operations):
         ctx: RequestContext,
     ) -> EntryAttributes:
         node = self._node(inode)
-        ours = self._as_told(node)
-        if fields.update_size:
-            if fh is not None:
-                self._judged(self.files.get(fh), write=True).truncate(attr.st_size)
-            else:
-                self._on(node, self.view.truncate, attr.st_size)
-        if fields.update_mode:
-            self._on(node, self.view.change_mode, stat.S_IMODE(attr.st_mode))
-        if fields.update_uid or fields.update_gid:
-            uid = attr.st_uid if fields.update_uid else -1
-            gid = attr.st_gid if fields.update_gid else -1
-            self._on(node, self.view.change_owner, uid, gid)
-        if fields.update_atime or fields.update_mtime:
-            access_ns = attr.st_atime_ns if fields.update_atime else None
-            modify_ns = attr.st_mtime_ns if fields.update_mtime else None
-            self._on(node, self.view.set_times, access_ns, modify_ns)
+        size: int | None = attr.st_size if fields.update_size else None
+        before_ns = 0
+        if size is not None and fh is not None:
+            file = self._judged(self.files.get(fh), write=True)
+            before_ns = file.change_ns()
+            file.truncate(size)
+            size = None
+        changes = Changes(
+            size,
+            stat.S_IMODE(attr.st_mode) if fields.update_mode else None,
+            attr.st_uid if fields.update_uid else -1,
+            attr.st_gid if fields.update_gid else -1,
+            attr.st_atime_ns if fields.update_atime else None,
+            attr.st_mtime_ns if fields.update_mtime else None,
+        )
+        changed = self._on(node, self.view.change, changes)
         if self.journal is not None:
             self._did("truncate" if fields.update_size else "attributes", self.nodes.location(node), ctx)
         node.entry = None
-        if ours:
+        if node.stamp == (before_ns or changed.before_ns):
+            # It was as the kernel was told, so that this change is the session's own.
             node.stamp = 0
-        return self._attributes_of(node)
+        return self._entry_of_known(node, changed.attributes)
 
     @guarded
     async def setxattr(self, inode: InodeT, name: XAttrNameT, value: bytes, ctx: RequestContext) -> None:

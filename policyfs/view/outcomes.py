@@ -1,10 +1,10 @@
-"""What operations on names give back: which objects they met, for whoever keeps track of objects."""
+"""What operations take and give back where that is more than one thing."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from policyfs.view.attributes import Identity
+from policyfs.view.attributes import Attributes, Identity
 from policyfs.view.files import OpenFile
 
 
@@ -24,3 +24,21 @@ class Removed(NamedTuple):
 
     identity: Identity
     held: OpenFile | None
+
+
+class Changes(NamedTuple):
+    """Attributes to be changed: None, and -1 for an owner, leave one as it is. Times are in nanoseconds of the epoch."""
+
+    size: int | None = None
+    mode: int | None = None
+    uid: int = -1
+    gid: int = -1
+    access_ns: int | None = None
+    modify_ns: int | None = None
+
+
+class Changed(NamedTuple):
+    """What came of a change: when the object had last changed before, in nanoseconds, and what it is like now."""
+
+    before_ns: int
+    attributes: Attributes

@@ -32,7 +32,7 @@ from policyfs.view.credentials import Credentials
 from policyfs.view.files import OpenFile
 from policyfs.view.links import Links
 from policyfs.view.listing import Listing
-from policyfs.view.outcomes import Removed, Renamed
+from policyfs.view.outcomes import Changed, Changes, Removed, Renamed
 from policyfs.view.refused import Refused
 from policyfs.view.root import RENAME_EXCHANGE, RENAME_NOREPLACE, Root
 
@@ -359,30 +359,41 @@ class View:
 
     # -- attributes ---------------------------------------------------------------------------------------------------
 
+    def change(self, location: Location, changes: Changes, expect: Target = None) -> Changed:
+        """What setattr asks for at once: truncate(2), chmod(2), chown(2), utimensat(2), as far as the source lets the
+        session's user. Gives what came of it."""
+        with self._changing(location, expect) as (reached, status):
+            if changes.size is not None:
+                self._opened(location, reached, status, os.O_WRONLY).close()
+                self.root.truncate(reached, changes.size)
+            if changes.mode is not None:
+                mode = settable_mode(changes.mode, directory=stat.S_ISDIR(status.st_mode))
+                self.root.change_mode(reached, mode)
+            if changes.uid != -1 or changes.gid != -1:
+                self.root.change_owner(reached, changes.uid, changes.gid)
+            if changes.access_ns is not None or changes.modify_ns is not None:
+                self.root.set_times(
+                    reached,
+                    status.st_atime_ns if changes.access_ns is None else changes.access_ns,
+                    status.st_mtime_ns if changes.modify_ns is None else changes.modify_ns,
+                )
+            return Changed(status.st_ctime_ns, self.judged(location, os.fstat(reached), reached))
+
     def change_mode(self, location: Location, mode: int, expect: Target = None) -> None:
         """chmod(2)."""
-        with self._changing(location, expect) as (reached, status):
-            self.root.change_mode(reached, settable_mode(mode, directory=stat.S_ISDIR(status.st_mode)))
+        self.change(location, Changes(mode=mode), expect)
 
     def change_owner(self, location: Location, uid: int, gid: int, expect: Target = None) -> None:
-        """chown(2), as far as the source lets the session's user; -1 leaves one as it is."""
-        with self._changing(location, expect) as (reached, _):
-            self.root.change_owner(reached, uid, gid)
+        """chown(2); -1 leaves one as it is."""
+        self.change(location, Changes(uid=uid, gid=gid), expect)
 
     def truncate(self, location: Location, size: int, expect: Target = None) -> None:
         """truncate(2)."""
-        with self._changing(location, expect) as (reached, status):
-            self._opened(location, reached, status, os.O_WRONLY).close()
-            self.root.truncate(reached, size)
+        self.change(location, Changes(size=size), expect)
 
     def set_times(self, location: Location, access_ns: int | None, modify_ns: int | None, expect: Target = None) -> None:
         """utimensat(2), in nanoseconds of the epoch; None is UTIME_OMIT."""
-        with self._changing(location, expect) as (reached, status):
-            self.root.set_times(
-                reached,
-                status.st_atime_ns if access_ns is None else access_ns,
-                status.st_mtime_ns if modify_ns is None else modify_ns,
-            )
+        self.change(location, Changes(access_ns=access_ns, modify_ns=modify_ns), expect)
 
     def extended(self, location: Location, name: bytes, expect: Target = None) -> bytes:
         """getxattr(2) of a `user.*` attribute."""
