@@ -76,6 +76,9 @@ def report(mutmut: str, document: Path) -> int:
     """Print what lives, and the counts."""
     known = equivalent(document.read_text(encoding="utf-8"))
     statuses = {each["mutant"]: each["status"] for each in _RESULT.finditer(said(mutmut, "results", "--all", "true"))}
+    if not statuses:
+        print("nothing was tried yet")
+        return 1
     seen: set[str] = set()
     alive: list[str] = []
     equivalents = 0
