@@ -90,7 +90,7 @@ def _boundary(policy: Policy) -> str:
 
 
 def _text(refusal: Refusal) -> str:
-    return refusal.value.text
+    return refusal.template
 
 
 def _missing(policy: Policy) -> str:

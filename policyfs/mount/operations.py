@@ -46,8 +46,8 @@ HOLD_SECONDS = 1.0
 """Removed objects are kept in reach for those who found them a moment ago: so many, for so long. The kernel forgets one
 within microseconds unless somebody is between finding and opening it."""
 
-MOST_RULES_TOLD = 1024
-"""Texts of rules kept for the journal; a session has dozens of rules, and a place for each is enough."""
+MOST_PLACES_TOLD = 1024
+"""Places whose level and rule are kept as texts for the journal; a session has dozens of rules, and a place for each."""
 
 LEVEL_NAMES = {level: str(level) for level in Level}
 
@@ -82,7 +82,7 @@ class Operations(pyfuse3.Operations):
         super().__init__()
         self.journal = journal
         self._journal_opens = journal_opens and journal is not None
-        self._rules_told: dict[Place, str] = {}
+        self._told_of: dict[Place, tuple[str, str]] = {}
         self.view = view
         self.nodes = Nodes(view)
         self.watch = Watch(view, self.nodes)
@@ -108,13 +108,13 @@ class Operations(pyfuse3.Operations):
         self.refusals += 1
         if self.journal is not None:
             place = refused.place or self.view.policy.place(refused.path)
-            rule = self._rules_told.get(place)
-            if rule is None:
-                if len(self._rules_told) > MOST_RULES_TOLD:
-                    self._rules_told.clear()
-                rule = self._rules_told[place] = str(place.rule)
+            told = self._told_of.get(place)
+            if told is None:
+                if len(self._told_of) > MOST_PLACES_TOLD:
+                    self._told_of.clear()
+                told = self._told_of[place] = (LEVEL_NAMES[place.level], str(place.rule))
             pid = 0 if ctx is None else ctx.pid
-            self.journal.refusal(operation, refused.path, LEVEL_NAMES[place.level], refused.refusal.name, rule, pid)
+            self.journal.refusal(operation, refused.path, told[0], refused.refusal.label, told[1], pid)
 
     def _did(self, operation: str, location: Location, ctx: RequestContext, to: Location | None = None) -> None:
         """Note a change that the session made."""

@@ -40,7 +40,7 @@ def test_what_the_readme_shows_happens_to_an_ordinary_user(ordinary_user: Person
 def test_every_refusal_is_in_the_readme() -> None:
     """The table has each refusal with its errno and its text, in the order of the product, and nothing else."""
     names = {**errno.errorcode, errno.EOPNOTSUPP: "EOPNOTSUPP"}
-    expected = [[names[refusal.errno], f"`{refusal.value.text}`"] for refusal in Refusal]
+    expected = [[names[refusal.errno], f"`{refusal.template}`"] for refusal in Refusal]
     assert [row[1:] for row in rows("What a refusal looks like")] == expected
 
 
