@@ -1,8 +1,9 @@
-"""Three mistakes that lam-file-access.txt names must each fail a test: a containment comparison
-inverted, a check before resolution, and a string prefix in place of whole names.
+"""Three mistakes that lam-file-access.txt names must each fail a test: a containment comparison inverted, a check before
+resolution, and a string prefix in place of whole names.
 
 Each is made wherever the code could have it: the text of one module is changed in a copy of the package, and tests that
-need no mount, cases where they can be, are run on the copy in a process of its own. docs/mutation.md tells of the mutants that nobody named.
+need no mount, cases where they can be, are run on the copy in a process of its own. docs/mutation.md tells of the
+mutants that nobody named.
 """
 
 from __future__ import annotations
