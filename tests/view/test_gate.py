@@ -23,6 +23,7 @@ from policyfs.policy.policy import Policy, Surroundings
 from policyfs.policy.refusals import Refusal
 from policyfs.policy.session import Session
 from policyfs.view.files import OpenFile
+from policyfs.view.outcomes import Changes
 from policyfs.view.refused import Refused
 from policyfs.view.root import RENAME_EXCHANGE, RENAME_NOREPLACE, Root
 from policyfs.view.view import LEVEL_ATTRIBUTE, Location, View
@@ -552,6 +553,42 @@ def test_an_open_file_has_the_access_asked_for(view: View, made: bool, access: i
     assert (file.writable, file.append) == (access != os.O_RDONLY, bool(append))
     assert (flags & os.O_ACCMODE, flags & os.O_APPEND, flags & os.O_DIRECT) == (access, append, 0)
     file.close()
+
+
+def test_everything_is_changed_at_once(view: View, source: Path) -> None:
+    """Size, mode and times, and what came of it: when the object changed last before, and what it is like now."""
+    before = os.lstat(source / "f")
+    changed = view.change(at(view, "/f"), Changes(size=3, mode=0o4640, access_ns=10, modify_ns=20))
+    assert changed.before_ns == before.st_ctime_ns
+    assert changed.attributes == view.attributes(at(view, "/f"))
+    after = os.lstat(source / "f")
+    assert (after.st_size, mode(source / "f"), after.st_atime_ns, after.st_mtime_ns) == (3, 0o640, 10, 20)
+    assert view.change(at(view, "/d"), Changes(mode=0o2750)).attributes.mode == stat.S_IFDIR | 0o2750
+    assert (source / "f").read_bytes() == b"f\0\0"
+
+
+def test_nothing_is_changed_unasked(view: View, source: Path) -> None:
+    """Of what is not given, and of an owner of -1, the source is not asked."""
+    os.utime(source / "f", ns=(10, 20))
+    before = os.lstat(source / "f")
+    assert view.change(at(view, "/f"), Changes()).before_ns == before.st_ctime_ns
+    assert os.lstat(source / "f") == before
+    with Refuses(Refusal.IS_DIRECTORY, "/d"):
+        view.change(at(view, "/d"), Changes(size=0, mode=0o700))
+    with Refuses(Refusal.STALE, "/f"):
+        view.change(at(view, "/f"), Changes(size=0), identity(source / "other"))
+    assert (os.lstat(source / "f"), mode(source / "d")) == (before, 0o777)
+
+
+@pytest.mark.usefixtures("as_root")
+def test_an_owner_or_a_group_alone_is_changed(view: View, source: Path) -> None:
+    """Each by itself, or both."""
+    for uid, gid, owners in ((12, -1, (12, 0)), (-1, 34, (12, 34)), (56, 78, (56, 78)), (-1, -1, (56, 78))):
+        view.change_owner(at(view, "/f"), uid, gid)
+        status = os.lstat(source / "f")
+        assert (status.st_uid, status.st_gid) == owners
+        attributes = view.change(at(view, "/f"), Changes(uid=uid, gid=gid)).attributes
+        assert (attributes.uid, attributes.gid) == owners
 
 
 def test_times_left_as_they_are(view: View, source: Path) -> None:
