@@ -567,10 +567,12 @@ def test_everything_is_changed_at_once(view: View, source: Path) -> None:
     assert (source / "f").read_bytes() == b"f\0\0"
 
 
-def test_nothing_is_changed_unasked(view: View, source: Path) -> None:
-    """Of what is not given, and of an owner of -1, the source is not asked."""
+def test_nothing_is_changed_unasked(view: View, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what is not given, and of an owner of -1, the source is not asked: the asking alone takes a set-id bit away."""
     os.utime(source / "f", ns=(10, 20))
     before = os.lstat(source / "f")
+    for method in ("truncate", "change_mode", "change_owner", "set_times"):
+        monkeypatch.delattr(type(view.root), method)
     assert view.change(at(view, "/f"), Changes()).before_ns == before.st_ctime_ns
     assert os.lstat(source / "f") == before
     with Refuses(Refusal.IS_DIRECTORY, "/d"):
@@ -583,7 +585,13 @@ def test_nothing_is_changed_unasked(view: View, source: Path) -> None:
 @pytest.mark.usefixtures("as_root")
 def test_an_owner_or_a_group_alone_is_changed(view: View, source: Path) -> None:
     """Each by itself, or both."""
-    for uid, gid, owners in ((12, -1, (12, 0)), (-1, 34, (12, 34)), (56, 78, (56, 78)), (-1, -1, (56, 78))):
+    for uid, gid, owners in (
+        (12, -1, (12, 0)),
+        (-1, 34, (12, 34)),
+        (56, 78, (56, 78)),
+        (1, -1, (1, 78)),
+        (-1, 1, (1, 1)),
+    ):
         view.change_owner(at(view, "/f"), uid, gid)
         status = os.lstat(source / "f")
         assert (status.st_uid, status.st_gid) == owners
@@ -837,6 +845,8 @@ def test_a_link_is_read_from_what_was_judged(view: View, monkeypatch: pytest.Mon
     monkeypatch.setattr(view.root, "reach", lambda path: (reached.append(path), reach(path))[1])
     assert view.link_text(at(view, "/link")) == b"f"
     assert reached.count(b"/link") == 1
+    assert view.change(at(view, "/link"), Changes(modify_ns=20)).attributes.modify_ns == 20
+    assert reached.count(b"/link") == 2
 
 
 @pytest.mark.parametrize("flags", [0, RENAME_NOREPLACE])
