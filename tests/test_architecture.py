@@ -38,7 +38,7 @@ VALUES = {
 
 OUTSIDE = {
     "mount": {"pyfuse3", "trio", "inotify_simple"},
-    "agent": {"trio", "msgspec"},
+    "agent": {"trio"},
     "cli": {"click", "inotify_simple", "rich", "trio"},
     "policyfs": {"trio"},
 }
