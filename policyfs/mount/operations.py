@@ -482,33 +482,33 @@ class Operations(pyfuse3.Operations):
 
     # -- names ----------------------------------------------------------------------------------------------------------
 
-    @guarded
-    async def mkdir(self, parent_inode: InodeT, name: FileNameT, mode: int, ctx: RequestContext) -> EntryAttributes:
+    def _make(
+        self, operation: str, parent_inode: InodeT, name: bytes, ctx: RequestContext, make: Callable[[Location], Attributes]
+    ) -> EntryAttributes:
+        """Make a name in a directory, by the view's `make`."""
         parent = self._node(parent_inode)
         location = self._child(parent, name)
-        attributes = self.view.make_directory(location, mode, ctx.umask)
-        self._did("mkdir", location, ctx)
+        attributes = make(location)
+        self._did(operation, location, ctx)
         return self._made(parent, location, name, attributes)
+
+    @guarded
+    async def mkdir(self, parent_inode: InodeT, name: FileNameT, mode: int, ctx: RequestContext) -> EntryAttributes:
+        return self._make(
+            "mkdir", parent_inode, name, ctx, lambda location: self.view.make_directory(location, mode, ctx.umask)
+        )
 
     @guarded
     async def mknod(
         self, parent_inode: InodeT, name: FileNameT, mode: int, rdev: int, ctx: RequestContext
     ) -> EntryAttributes:
-        parent = self._node(parent_inode)
-        location = self._child(parent, name)
-        attributes = self.view.make_node(location, mode, ctx.umask)
-        self._did("mknod", location, ctx)
-        return self._made(parent, location, name, attributes)
+        return self._make("mknod", parent_inode, name, ctx, lambda location: self.view.make_node(location, mode, ctx.umask))
 
     @guarded
     async def symlink(
         self, parent_inode: InodeT, name: FileNameT, target: FileNameT, ctx: RequestContext
     ) -> EntryAttributes:
-        parent = self._node(parent_inode)
-        location = self._child(parent, name)
-        attributes = self.view.make_link(location, target)
-        self._did("symlink", location, ctx)
-        return self._made(parent, location, name, attributes)
+        return self._make("symlink", parent_inode, name, ctx, lambda location: self.view.make_link(location, target))
 
     @guarded
     async def link(
