@@ -25,6 +25,7 @@ from policyfs.mount.handles import DirectoryHandle, FileHandle, Handles
 from policyfs.mount.journal import Journal
 from policyfs.mount.memory import Memory
 from policyfs.mount.nodes import Node, Nodes
+from policyfs.mount.waiting import Disk
 from policyfs.mount.watch import LONG, SHORT, Watch, Watched, life, this_minute
 from policyfs.policy import operations as needs
 from policyfs.policy.compiled import Place
@@ -87,6 +88,7 @@ class Operations(pyfuse3.Operations):
         self.nodes = Nodes(view)
         self.watch = Watch(view, self.nodes)
         self.memory = Memory(self.nodes)
+        self.disk = Disk()
         self.files: Handles[FileHandle] = Handles(most_handles)
         self.directories: Handles[DirectoryHandle] = Handles(most_handles, first=1 << 48)
         self._held: deque[Node] = deque()
@@ -451,8 +453,10 @@ class Operations(pyfuse3.Operations):
         try:
             return file.read_cached(off, size)  # type: ignore[return-value]  # pyfuse3 takes any buffer
         except WouldBlock:
-            # One slow disk does not stop the mount. What is ready takes no thread: a hop costs 180 microseconds.
-            data = await trio.to_thread.run_sync(file.read, off, size)
+            soon = self.disk.read_soon(file, off, size)
+            if soon is not None:
+                return soon  # type: ignore[return-value]  # as above
+            data = await self.disk.read(file, off, size)
             # The policy may have changed meanwhile, and then this is not to be answered.
             self._judged(self.files.get(fh), write=False)
             return data
