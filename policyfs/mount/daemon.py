@@ -191,6 +191,7 @@ async def _serve(
         nursery.start_soon(operations.let_go_in_time)
         nursery.start_soon(operations.memory.run)
         nursery.start_soon(live.expire)
+        nursery.start_soon(change.follow)
         nursery.start_soon(prune_cold, operations.nodes, device)
         if operations.journal is not None:
             nursery.start_soon(operations.journal.run)

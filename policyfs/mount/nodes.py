@@ -18,7 +18,7 @@ next generation, so that the kernel does not take the one for the other.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from policyfs.policy.compiled import Place
@@ -136,6 +136,8 @@ class Nodes:
         self._by_ino[ROOT_INO] = self.root
         self._by_key[self.root.key] = self.root
         self.epoch = 0
+        self.on_judged: Callable[[list[Node]], None] = lambda changed: None
+        """Called when nodes are judged differently than the kernel was told, before anything else is answered."""
 
     def __len__(self) -> int:
         return len(self._by_ino)
@@ -246,9 +248,35 @@ class Nodes:
             node.place, node.place_epoch = place, self.epoch
             self._by_key[key] = self._by_ino[node.ino] = node
         elif node.parent is not parent or node.name != name or node.gone:
-            self._named(node, parent, name, only=directory)
+            if directory and self.place(node) is not place:
+                # What is below it goes by other rules from now on.
+                self.judge_anew(lambda: self._named(node, parent, name, only=True))
+            else:
+                self._named(node, parent, name, only=directory)
             node.place, node.place_epoch = place, self.epoch
         return node
+
+    def judge_anew(self, change: Callable[[], None]) -> list[Node]:
+        """Make a change by which nodes may get another place. Gives those that are judged differently after it; what the
+        kernel was told of them is no longer true."""
+        before = {node: self.place(node) for node in self._by_ino.values()}
+        change()
+        self.epoch += 1
+        changed = []
+        for node, old in before.items():
+            new = self.place(node)
+            denied = any(self._view.is_credential(file) for file in node.files or ())
+            # What a link shows depends on more than its own place.
+            if new.level is not old.level or new.standing is not old.standing or denied is not node.denied or node.link:
+                changed.append(node)
+                self.change_level(node, new.level)
+                node.denied = denied
+                node.entry = None
+                node.stamp = 0
+            if node.watched is not None:
+                node.watched.names = None
+        self.on_judged(changed)
+        return changed
 
     @staticmethod
     def _named(node: Node, parent: Node, name: Name, *, only: bool = False) -> None:

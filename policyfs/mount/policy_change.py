@@ -12,6 +12,11 @@ Theory. The kernel answers much without asking, so a change of policy is a chang
 5. Only then is the change acknowledged. No read that starts after that succeeds.
 
 What became more needs no more than 4: names that were missing are looked up again.
+
+The same follows, from 2 on, when another moves a directory within the source to where other rules hold, and a handler
+finds it there under its new name (`Nodes.about_to_tell`): the kernel would go on to answer by the rules of the old place.
+Nobody waits for an acknowledgement then. With the epoch the kernel has been told before that handler answers; without it,
+names are forgotten a moment later. (A session cannot move a directory so itself: EXDEV, DESIGN 4.)
 """
 
 from __future__ import annotations
@@ -51,36 +56,38 @@ def fuse_device() -> int | None:
 
 
 class PolicyChange:
-    """What changes the policy of one mount. One change at a time: `LivePolicy` sees to it."""
+    """What changes the policy of one mount, and what follows when another moves a directory to where other rules hold.
+    One change of policy at a time: `LivePolicy` sees to it."""
 
     def __init__(self, operations: Operations, *, device: int | None) -> None:
         """`device` is the descriptor of /dev/fuse; None to do without the epoch, as an older kernel has to."""
         self._operations = operations
         self._device = device
+        self._untold: list[Node] = []
+        self._judged = trio.Event()
+        operations.nodes.on_judged = self._judged_differently
 
     async def to(self, policy: Policy) -> None:
         """Go over to another policy. When this returns, nothing answers by the old one."""
-        changed = self._swap(policy)
-        await trio.to_thread.run_sync(self._tell_kernel, self._names_to_forget(changed), changed)
+        self._operations.nodes.judge_anew(lambda: self._operations.view.take(policy))
+        await self._tell()
 
-    def _swap(self, policy: Policy) -> list[Node]:
-        """Put the policy in place and judge every node anew. Gives those that are judged differently."""
-        nodes = self._operations.nodes
-        before: dict[Node, Place] = {node: nodes.place(node) for node in nodes}
-        self._operations.view.take(policy)
-        nodes.epoch += 1
-        changed = []
-        for node, old in before.items():
-            new = nodes.place(node)
-            denied = any(self._operations.view.is_credential(file) for file in node.files or ())
-            # What a link shows depends on more than its own place.
-            if new.level is not old.level or new.standing is not old.standing or denied is not node.denied or node.link:
-                changed.append(node)
-                nodes.change_level(node, new.level)
-                node.denied = denied
-                node.entry = None
-                node.stamp = 0
-        return changed
+    async def follow(self) -> None:
+        """Tell the kernel of what a handler found to be judged differently. Runs until cancelled."""
+        while True:
+            await self._judged.wait()
+            await self._tell()
+
+    def _judged_differently(self, changed: list[Node]) -> None:
+        """Names are looked up anew from the next request on, where the kernel can do that; nothing here waits."""
+        self._untold += changed
+        self._judged.set()
+        self._new_epoch()
+
+    async def _tell(self) -> None:
+        self._judged = trio.Event()
+        changed, self._untold = self._untold, []
+        await trio.to_thread.run_sync(self._tell_kernel, self._names_to_forget(changed), changed)
 
     def _names_to_forget(self, changed: list[Node]) -> list[tuple[int, bytes]]:
         """Every name that may stand for something else now: of what is judged differently, of what has several names,
@@ -90,7 +97,6 @@ class PolicyChange:
             if node.others and node.parent is not None:
                 names += [(parent.ino, name) for parent, name in ((node.parent, node.name), *node.others)]
             if node.watched is not None:
-                node.watched.names = None
                 names += [(node.ino, name) for name in node.watched.forget_missing()]
         return names
 
