@@ -34,7 +34,6 @@ from pyfuse3 import InodeT
 
 from policyfs.mount.nodes import Node
 from policyfs.mount.operations import Operations
-from policyfs.policy.compiled import Place
 from policyfs.policy.policy import Policy
 
 log = logging.getLogger("policyfs.mount")
