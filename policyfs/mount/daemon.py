@@ -25,6 +25,7 @@ from policyfs.mount import polling
 from policyfs.mount.control import Control
 from policyfs.mount.journal import Journal
 from policyfs.mount.live import LivePolicy
+from policyfs.mount.memory import collect_seldom
 from policyfs.mount.operations import MOST_HANDLES, Operations
 from policyfs.mount.policy_change import PolicyChange, fuse_device
 from policyfs.mount.pruning import prune_cold
@@ -135,6 +136,7 @@ def serve(request: MountRequest, answer_descriptor: int) -> None:
             tuple((path.decode("utf-8", "surrogateescape"), str(level)) for path, level in view.policy.granted()),
             tuple(warnings),
         )
+        collect_seldom()
         trio.run(_serve, operations, request, socket, ready, answer_descriptor)
     log.info("unmounted %s", request.mountpoint.encode("utf-8", "surrogateescape"))
 

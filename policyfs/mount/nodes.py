@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from policyfs.policy.compiled import Place
 from policyfs.policy.levels import Level, Standing
-from policyfs.policy.paths import Name, ViewPath
+from policyfs.policy.paths import ROOT, Name, ViewPath, child
 from policyfs.view.attributes import Identity
 from policyfs.view.files import OpenFile
 from policyfs.view.view import Location, View
@@ -198,17 +198,30 @@ class Nodes:
         return ViewPath(b"/" + b"/".join(names))
 
     def location(self, node: Node) -> Location:
-        """The location of a node by its latest name."""
-        place = self.place(node)
-        parent = node.parent
-        if parent is None:
-            return Location(ViewPath(b"/"), place, place, place)
-        parent_place = self.place(parent)
-        above, above_place = parent, parent_place
-        while above_place.standing is Standing.HIDDEN and above.parent is not None:
+        """The location of a node by its latest name. That of a directory under watch is kept until something moves."""
+        unknown = []
+        above = node
+        while True:
+            watched = above.watched
+            if watched is not None and watched.location_epoch == self.epoch and watched.location is not None:
+                location = watched.location
+                break
+            if above.parent is None:
+                place = self.place(above)
+                location = self._kept(above, Location(ROOT, place, place, place))
+                break
+            unknown.append(above)
             above = above.parent
-            above_place = self.place(above)
-        return Location(self.path(node), place, parent_place, above_place)
+        for below in reversed(unknown):
+            parent = location.place
+            nearest = location.above if parent.standing is Standing.HIDDEN else parent
+            location = self._kept(below, Location(child(location.path, below.name), self.place(below), parent, nearest))
+        return location
+
+    def _kept(self, node: Node, location: Location) -> Location:
+        if node.watched is not None:
+            node.watched.location, node.watched.location_epoch = location, self.epoch
+        return location
 
     def other_locations(self, node: Node) -> Iterator[Location]:
         """The locations of a node's further names."""
@@ -253,6 +266,7 @@ class Nodes:
                 self.judge_anew(lambda: self._named(node, parent, name, only=True))
             else:
                 self._named(node, parent, name, only=directory)
+                self.epoch += directory
             node.place, node.place_epoch = place, self.epoch
         return node
 
@@ -333,6 +347,7 @@ class Nodes:
                 node.parent, node.name = node.others.pop()
                 node.others = node.others or None
                 node.place_epoch = -1
+                self.epoch += node.watched is not None
             else:
                 node.gone = True
         return node

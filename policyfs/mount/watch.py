@@ -39,7 +39,7 @@ from policyfs.mount.nodes import Node, Nodes
 from policyfs.policy.paths import Name
 from policyfs.view.attributes import Attributes
 from policyfs.view.root import Root
-from policyfs.view.view import View
+from policyfs.view.view import Location, View
 
 log = logging.getLogger("policyfs.mount")
 
@@ -86,7 +86,7 @@ class Watched:
     """A directory under watch: what the kernel was told of its names (a node, or None for a name that is missing or
     hidden), and its listing where that is still true."""
 
-    __slots__ = ("descriptor", "known", "missing", "names", "node")
+    __slots__ = ("descriptor", "known", "location", "location_epoch", "missing", "names", "node")
 
     def __init__(self, node: Node, descriptor: int) -> None:
         self.node = node
@@ -94,6 +94,9 @@ class Watched:
         self.known: dict[bytes, Node | None] = {}
         self.missing = 0
         self.names: list[Name] | None = None
+        self.location: Location | None = None
+        """Where the directory is, as of `location_epoch` (`Nodes.location`)."""
+        self.location_epoch = -1
 
     def tell(self, name: bytes, node: Node) -> None:
         """Note that the kernel has this node under this name."""
