@@ -41,6 +41,8 @@ _HEAD_SIZE = 256
 """Bytes of the head file: always the same, so that one write in place replaces it."""
 _PATIENCE = 2.0
 """Seconds to wait for the lock, which others hold for milliseconds."""
+_RETRY = 0.005
+"""Seconds between two attempts to get it."""
 _AT_ONCE = 64
 _PAUSE = 0.0001
 """After so many lines made, so many seconds of rest. Python's lock is otherwise kept for 5 ms (`sys.setswitchinterval`)
@@ -95,6 +97,20 @@ def set_aside(path: Path) -> dict[int, Path]:
         return {}
     found = {int(match[1]): path.parent / name for name in names if (match := pattern.fullmatch(name))}
     return dict(sorted(found.items()))
+
+
+def lock(head: int, kind: int) -> None:
+    """Lock the head file, as flock(2) does, to write the journal or to see it as it is at one moment. Raises
+    `BlockingIOError` where somebody else holds it for longer than anyone should."""
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(head, kind | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(_RETRY)
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:
@@ -191,15 +207,7 @@ class JournalFile:
             except FileNotFoundError:
                 self._make_head(head)
                 self._head_descriptor = _opened(head, _FLAGS & ~(os.O_APPEND | os.O_CREAT))
-        until = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                fcntl.flock(self._head_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.005)
+        lock(self._head_descriptor, fcntl.LOCK_EX)
 
     def _make_head(self, path: Path) -> None:
         """Make a head file that is never seen without what belongs in it: an empty one is one that was emptied."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from policyfs.host.journal_file import head_path
 from policyfs.host.places import mount_name
 from policyfs.mount.journal import Journal
 from policyfs.policy.paths import HostPath
@@ -176,6 +178,16 @@ def test_a_journal_that_was_changed(home: Path, point: Path, path: Path, change:
     messages = policyfs("log", point, "--verify", home=home).fault(FAILED)
     assert len(messages) == 1
     assert messages[0].startswith(f"{path.name}, line ")
+
+
+def test_a_journal_that_is_not_let_go_of(home: Path, point: Path, path: Path) -> None:
+    """Somebody holds its lock: --verify does not wait for ever, and does not call it changed."""
+    filled(path, 3)
+    with head_path(path).open("rb") as head:
+        fcntl.flock(head, fcntl.LOCK_EX)
+        (message,) = policyfs("log", point, "--verify", home=home).fault(FAILED)
+    assert message.startswith(f"{path} was not verified: ")
+    assert policyfs("log", point, "--verify", home=home).code == DONE
 
 
 def test_what_cannot_be_asked(home: Path, point: Path, path: Path) -> None:
