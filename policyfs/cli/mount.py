@@ -31,6 +31,7 @@ from policyfs.policy.paths import PathFault
     help="Where the daemon logs; by default below ~/.local/state/policyfs.",
 )
 @click.option("--journal-opens", is_flag=True, help="Note each opening to read in the journal too.")
+@click.option("--no-journal", is_flag=True, help="Keep no journal: `policyfs log` has nothing to show of this view.")
 def command(
     source: str,
     mountpoint: str,
@@ -39,6 +40,7 @@ def command(
     allow_case_folding: bool,
     log_file: str | None,
     journal_opens: bool,
+    no_journal: bool,
 ) -> None:
     """Mount a view of SOURCE at MOUNTPOINT, an empty directory.
 
@@ -48,6 +50,8 @@ def command(
       policyfs mount ~/tree /mnt/view -g /=ro -g /Notes=stage
       policyfs mount ~/tree /mnt/view -s session.toml
     """
+    if journal_opens and no_journal:
+        raise UserFault(Exit.USAGE, "--journal-opens and --no-journal exclude each other; give one of them")
     mounts.require_fuse()
     real_source = source_of(source)
     point = mounts.mountpoint_for(mountpoint, real_source)
@@ -65,6 +69,7 @@ def command(
         allow_case_folding,
         log_file,
         named=os.fsdecode(places.absolute(source)),
+        journal=not no_journal,
         journal_opens=journal_opens,
     )
     if foreground:

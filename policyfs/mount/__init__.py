@@ -3,10 +3,10 @@
 Answering: `operations` are the handlers, `guard` what stands between a handler and the kernel, `nodes` the inode numbers
 the kernel holds, `handles` what is open, `entries` attributes as pyfuse3 wants them, `content` small files sent ahead.
 
-Keeping the kernel's caches true and this process small: `watch`, `pruning`, `memory`, `polling`.
+Keeping the kernel's caches true, this process small and nobody waiting: `watch`, `pruning`, `memory`, `polling`, `waiting`.
 
 Changing and asking: `policy_change` puts another policy in force, `live` knows what was granted since, `control` answers
-the sockets, `journal` keeps what happened.
+the sockets, `journal` keeps what happened and `teller` tells it.
 
 Living: `request` crosses the pipe to the daemon, `start` starts it, `daemon` is its life.
 """

@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Hashable
 
 import trio
 
@@ -38,6 +39,8 @@ MOST_WAITING = 16 * 1024 * 1024
 _WEIGHT = 300
 """Bytes that an entry takes besides its path: two tuples, two numbers, a place on the list and one in the table."""
 
+_ONCE = [1]
+
 PATIENCE = 5.0
 """Seconds that the end of a mount waits for a disk that does not answer."""
 
@@ -49,8 +52,9 @@ class Journal:
         """Nothing is opened before the first entry is written. A file that grows beyond `most_bytes` is set aside, and of
         those set aside the last `kept` are kept."""
         self._file = JournalFile(path, session, most_bytes=most_bytes, kept=kept)
-        self._waiting: list[tuple[int, Deed | Event]] = []
-        self._times: dict[Deed, int] = {}
+        self._waiting: list[tuple[int, Deed | Event, list[int]]] = []
+        self._times: dict[Hashable, list[int]] = {}
+        """How often each refusal of this gathering was met: the very lists that `_waiting` holds."""
         self._names: dict[int, str | None] = {}
         self._weight = 0
         self._dropped = 0
@@ -67,14 +71,25 @@ class Journal:
         """How many entries were written, a repeated one counted once."""
         return self._file.written
 
-    def refusal(self, operation: str, path: bytes, level: str, refusal: str, rule: str, pid: int) -> None:
-        """The policy refused an operation."""
+    def repeated(self, refusal: Hashable) -> bool:
+        """Count a refusal that this gathering has already, by what it was noted as; False for one that it has not."""
+        times = self._times.get(refusal)
+        if times is None:
+            return False
+        times[0] += 1
+        return True
+
+    def refusal(
+        self, operation: str, path: bytes, level: str, refusal: str, rule: str, pid: int, known_as: Hashable = None
+    ) -> None:
+        """The policy refused an operation. `known_as` is what it is known by when it is `repeated`, which is asked first:
+        by default whatever is told of it here."""
         deed = ("refusal", operation, path, level, refusal, rule, pid, None)
-        times = self._times
-        if deed in times:
-            times[deed] += 1
-        elif self._note(deed, len(path), pid):
-            times[deed] = 1
+        known_as = deed if known_as is None else known_as
+        if not self.repeated(known_as):
+            times = [1]
+            if self._note(deed, len(path), pid, times):
+                self._times[known_as] = times
 
     def change(self, operation: str, path: bytes, level: str, pid: int, *, to: bytes | None = None) -> None:
         """Something was created, opened to write, renamed, removed, or its attributes changed."""
@@ -88,13 +103,13 @@ class Journal:
         """Something befell the mount: `mount`, `unmount`, `reload`, `grant`, `revoke`. Texts may hold surrogates."""
         self._note(Event(what, fields), 0, 0)
 
-    def _note(self, what: Deed | Event, length: int, process: int) -> bool:
+    def _note(self, what: Deed | Event, length: int, process: int, times: list[int] = _ONCE) -> bool:
         weight = self._weight + length + _WEIGHT
         if weight > MOST_WAITING:
             self._dropped += 1
             return False
         self._weight = weight
-        self._waiting.append((time.time_ns(), what))
+        self._waiting.append((time.time_ns(), what, times))
         if process not in self._names:
             self._names[process] = command_of(process)
         if self._asleep:
@@ -128,10 +143,9 @@ class Journal:
         self._file.close()
 
     def _take(self) -> tuple[list[Item], int, Names]:
-        waiting, times, names = self._waiting, self._times, self._names
+        waiting, names = self._waiting, self._names
         self._waiting, self._times, self._names, self._weight = [], {}, {}, 0
-        items = [(when, what, times.get(what, 1) if isinstance(what, tuple) else 1) for when, what in waiting]
-        return items, self._dropped, names
+        return [(when, what, times[0]) for when, what, times in waiting], self._dropped, names
 
     def _write(self, items: list[Item], dropped: int, names: Names) -> None:
         """In the thread. The file tells what it lost by itself."""

@@ -25,6 +25,7 @@ from policyfs.mount.handles import DirectoryHandle, FileHandle, Handles
 from policyfs.mount.journal import Journal
 from policyfs.mount.memory import Memory
 from policyfs.mount.nodes import Node, Nodes
+from policyfs.mount.teller import Teller
 from policyfs.mount.waiting import Disk
 from policyfs.mount.watch import LONG, SHORT, Watch, Watched, life, this_minute
 from policyfs.policy import operations as needs
@@ -46,11 +47,6 @@ MOST_HELD = 32
 HOLD_SECONDS = 1.0
 """Removed objects are kept in reach for those who found them a moment ago: so many, for so long. The kernel forgets one
 within microseconds unless somebody is between finding and opening it."""
-
-MOST_PLACES_TOLD = 1024
-"""Places whose level and rule are kept as texts for the journal; a session has dozens of rules, and a place for each."""
-
-LEVEL_NAMES = {level: str(level) for level in Level}
 
 _CAPABILITY = b"security.capability"
 _NO_CAPABILITY = pyfuse3.FUSEError(errno.ENODATA)
@@ -82,8 +78,8 @@ class Operations(pyfuse3.Operations):
         """`journal_opens` notes each opening to read as well, not only what changes and what is refused."""
         super().__init__()
         self.journal = journal
-        self._journal_opens = journal_opens and journal is not None
-        self._told_of: dict[Place, tuple[str, str]] = {}
+        self._tell = None if journal is None else Teller(journal)
+        self._journal_opens = journal_opens
         self.view = view
         self.nodes = Nodes(view)
         self.watch = Watch(view, self.nodes)
@@ -108,21 +104,13 @@ class Operations(pyfuse3.Operations):
     def refused(self, operation: str, refused: Refused, ctx: RequestContext | None) -> None:
         """Note a refusal."""
         self.refusals += 1
-        if self.journal is not None:
-            place = refused.place or self.view.policy.place(refused.path)
-            told = self._told_of.get(place)
-            if told is None:
-                if len(self._told_of) > MOST_PLACES_TOLD:
-                    self._told_of.clear()
-                told = self._told_of[place] = (LEVEL_NAMES[place.level], str(place.rule))
-            pid = 0 if ctx is None else ctx.pid
-            self.journal.refusal(operation, refused.path, told[0], refused.refusal.label, told[1], pid)
+        if self._tell is not None:
+            self._tell.refused(operation, refused, self.view.policy, 0 if ctx is None else ctx.pid)
 
     def _did(self, operation: str, location: Location, ctx: RequestContext, to: Location | None = None) -> None:
         """Note a change that the session made."""
-        if self.journal is not None:
-            level = LEVEL_NAMES[location.place.level]
-            self.journal.change(operation, location.path, level, ctx.pid, to=None if to is None else to.path)
+        if self._tell is not None:
+            self._tell.did(operation, location, ctx.pid, to)
 
     # -- translating ----------------------------------------------------------------------------------------------------
 
@@ -407,11 +395,11 @@ class Operations(pyfuse3.Operations):
         file = self._on(node, self.view.open, flags, lazily=True)
         if flags & os.O_TRUNC:
             self._wrote(node, file)
-        if self.journal is not None and (file.writable or flags & os.O_TRUNC):
-            self._did("write-open", self.nodes.location(node), ctx)
-        elif self._journal_opens and self.journal is not None:
-            location = self.nodes.location(node)
-            self.journal.opened(location.path, LEVEL_NAMES[location.place.level], ctx.pid)
+        if self._tell is not None:
+            if file.writable or flags & os.O_TRUNC:
+                self._tell.did("write-open", self.nodes.location(node), ctx.pid)
+            elif self._journal_opens:
+                self._tell.opened(self.nodes.location(node), ctx.pid)
         if node.entry is not None and not file.writable:
             send_content(node, node.entry, file)
         return self._opened(node, file)

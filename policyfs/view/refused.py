@@ -23,10 +23,15 @@ class Refused(OSError):
         self.path = path
         self.place = place
         self.absent = absent
-        super().__init__(refusal.errno, refusal.text(path))
+        super().__init__(refusal.errno, refusal.label)
+
+    @property
+    def strerror(self) -> str:  # type: ignore[override]  # an attribute in OSError, filled before anybody asks
+        """The text. Put together when it is asked for: a mount answers with the errno alone."""
+        return self.refusal.text(self.path)
 
     def __str__(self) -> str:
-        return str(self.strerror)
+        return self.strerror
 
     def __reduce__(self) -> tuple[object, ...]:
         return (Refused, (self.refusal, self.path))

@@ -436,3 +436,9 @@ def test_a_log_file_that_has_no_name(home: Path, source: Path, mountpoint: Path)
     """It is said, in one line."""
     (message,) = refused(home, PLACE, source, mountpoint, "-g", "/=ro", "--log", "")
     assert message.startswith("--log: empty")
+
+
+def test_a_journal_of_openings_and_no_journal(home: Path, source: Path, mountpoint: Path) -> None:
+    """The two cannot be meant together."""
+    (message,) = refused(home, USAGE, source, mountpoint, "-g", "/=ro", "--journal-opens", "--no-journal")
+    assert message == "--journal-opens and --no-journal exclude each other; give one of them"

@@ -228,6 +228,20 @@ def test_a_repeated_refusal_is_counted(path: Path) -> None:
     assert len(entries(path, "refusal")) == 7, "a new gathering counts anew"
 
 
+def test_a_refusal_is_counted_by_what_it_is_known_as(path: Path) -> None:
+    """Nothing is counted before it was noted, and what is known as something is counted by that alone, for one
+    gathering."""
+    journal = Journal(path, "s1")
+    assert not journal.repeated("a")
+    for name in ("a", "b"):
+        journal.refusal("open", b"/" + name.encode(), "none", "denied", "rule", ME, name)
+    for _ in range(4):
+        assert journal.repeated("b")
+    journal.close()
+    assert not journal.repeated("b")
+    assert [(entry["path"], entry.get("times")) for entry in entries(path, "refusal")] == [("/a", None), ("/b", 5)]
+
+
 # -- the chain
 
 
