@@ -22,9 +22,10 @@ from benchmarks import table
 from benchmarks.data import Data, Sizes
 from benchmarks.lines import Line, lines
 from benchmarks.measure import Bench, Row, can_drop_caches
-from benchmarks.systems import BEFORE, BINDFS, KINDS, NATIVE, POLICYFS, Failed, Policyfs, System, write_session
+from benchmarks.systems import BEFORE, BINDFS, KINDS, NATIVE, POLICYFS, UNJOURNALED, Failed, Policyfs, System, write_session
 
 _USUAL = (NATIVE, BINDFS, POLICYFS)
+_KNOWN = (*_USUAL, UNJOURNALED)
 _QUICK_SCALE, _QUICK_ROUNDS = 0.1, 2
 
 
@@ -32,13 +33,14 @@ _QUICK_SCALE, _QUICK_ROUNDS = 0.1, 2
 @click.option("--only", metavar="WORDS", help="Lines whose name holds one of these words, separated by commas.")
 @click.option("--systems", default=",".join(_USUAL), show_default=True, help="The file systems to measure.")
 @click.option("--before", metavar="CHECKOUT", help="Measure the policyfs of another checkout too, in the same rounds.")
-@click.option("--rounds", type=click.IntRange(1), help="How often; the best counts. [default: 5]")
+@click.option("--rounds", type=click.IntRange(1), help="How often. [default: 5]")
 @click.option("--quick", is_flag=True, help="A tenth of the data and two rounds: under a minute.")
 @click.option("--large", is_flag=True, help="Also a tree of 100,000 files and a source of 1,000,000.")
 @click.option("--scale", type=click.FloatRange(0.001, 1.0), help="So much of the data (0.1 is a tenth).")
 @click.option("--data", "place", type=click.Path(path_type=Path), help="Where the data is built and kept.")
 @click.option("--watchdog", default=120.0, show_default=True, help="The most seconds that one command may take.")
 @click.option("--keep-caches", is_flag=True, help="Leave the machine's caches alone: drop only the source's pages.")
+@click.option("--one-processor", is_flag=True, help="Clients and daemons share one: nobody waits for one to wake.")
 @click.option("--json", "as_json", is_flag=True, help="Every measurement, for programs.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Ratios only, as BENCHMARKS.md has them.")
 @click.option("--list", "listing", is_flag=True, help="Name the lines and end.")
@@ -53,6 +55,7 @@ def main(
     place: Path | None,
     watchdog: float,
     keep_caches: bool,
+    one_processor: bool,
     as_json: bool,
     as_markdown: bool,
     listing: bool,
@@ -75,9 +78,9 @@ def main(
     if not chosen:
         raise click.UsageError(f"no line holds {only!r}; --list names them, and --large measures more")
     names = systems.split(",")
-    unknown = sorted(set(names) - set(_USUAL))
+    unknown = sorted(set(names) - set(_KNOWN))
     if unknown:
-        raise click.UsageError(f"no file system {', '.join(unknown)}; there are {', '.join(_USUAL)}")
+        raise click.UsageError(f"no file system {', '.join(unknown)}; there are {', '.join(_KNOWN)}")
     if before:
         names.append(BEFORE)
         if not Path(before, "policyfs", "__init__.py").exists():
@@ -85,6 +88,9 @@ def main(
     # Either would end this process without its finally, and leave mounts.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
+    if one_processor:
+        # What is started inherits it.
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     drops_caches = not keep_caches and can_drop_caches()
     rows: list[Row] = []
     whole = False
@@ -102,7 +108,7 @@ def main(
         _say(str(fault))
     if not rows:
         sys.exit(1)
-    said = table.conditions(rounds, scale, drops_caches=drops_caches)
+    said = table.conditions(rounds, scale, drops_caches=drops_caches, one_processor=one_processor)
     if as_json:
         click.echo(table.as_json(rows, names, said))
     elif as_markdown:
@@ -158,6 +164,7 @@ def _benched(
         subprocess.run(["gcc", "-O2", "-o", loops, Path(__file__).with_name("loops.c")], check=True)
         pythons = {
             POLICYFS: os.environ.get("POLICYFS_BENCH_PYTHON") or sys.executable,
+            UNJOURNALED: os.environ.get("POLICYFS_BENCH_PYTHON") or sys.executable,
             BEFORE: _python_with(Path(before).resolve(), directory / "before") if before else "",
         }
         # Unwinds every mount, also where one of them does not want to end.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks.data import NEEDLE, Data, Sizes
-from benchmarks.systems import Failed, Mounted, System, run, run_all
+from benchmarks.systems import Failed, Mounted, Policyfs, System, run, run_all
 
 COLD, WARM = "cold", "warm"
 
@@ -129,6 +129,11 @@ def _write(place: Place) -> tuple[float, ...]:
     return seconds
 
 
+def _refuse(place: Place) -> tuple[float, ...] | None:
+    """Only a policy refuses what the permissions allow."""
+    return place.loops("refuse", "modules", 20_000) if isinstance(place.system, Policyfs) else None
+
+
 _salt = iter(range(1, sys.maxsize))
 
 
@@ -189,6 +194,7 @@ def lines(sizes: Sizes) -> list[Line]:
         Line(("ls -lR",), _ls, _BOTH, ("repository",)),
         Line((f"python imports {sizes.modules} modules",), _import, _BOTH, ("modules",)),
         Line(("open and close",), lambda place: place.loops("open", "narrow", 2_000)),
+        Line(("refused open",), _refuse),
         Line(("stat hit",), lambda place: place.loops("stat", "narrow", 20_000)),
         Line(("stat miss",), lambda place: place.loops("miss", "narrow", 5_000, 100)),
         Line(("stat miss, new names",), _miss_new),

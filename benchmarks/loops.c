@@ -1,6 +1,7 @@
 /* The loops that a process start would drown: each prints the seconds that its loop took, one number a line.
  *
  *   loops open DIRECTORY COUNT       open and close its files in turn
+ *   loops refuse DIRECTORY COUNT     try to open its files to write in turn, which each must fail with EROFS
  *   loops stat DIRECTORY COUNT       stat its entries in turn
  *   loops miss DIRECTORY COUNT NAMES [SALT]  stat names that are not there, NAMES different ones in turn
  *   loops list DIRECTORY COUNT       list it
@@ -42,7 +43,7 @@ static void enter(const char *directory) {
     if (chdir(directory)) err(1, "%s", directory);
 }
 
-/* The names in the current directory, without `.` and `..`. */
+/* The names in the current directory that are no directories. */
 static char **names_here(size_t *count) {
     size_t room = 1024;
     char **names = malloc(room * sizeof *names);
@@ -50,7 +51,7 @@ static char **names_here(size_t *count) {
     if (!names || !directory) err(1, "names");
     *count = 0;
     for (struct dirent *entry; (entry = readdir(directory));) {
-        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
+        if (entry->d_type == DT_DIR) continue;
         if (*count == room && !(names = realloc(names, (room *= 2) * sizeof *names))) err(1, "names");
         names[(*count)++] = strdup(entry->d_name);
     }
@@ -68,6 +69,15 @@ static void open_loop(long count) {
         if (file < 0) err(1, "%s", names[turn % known]);
         close(file);
     }
+    report(start);
+}
+
+static void refuse_loop(long count) {
+    size_t known;
+    char **names = names_here(&known);
+    double start = now();
+    for (long turn = 0; turn < count; turn++)
+        if (open(names[turn % known], O_WRONLY | O_CLOEXEC) >= 0 || errno != EROFS) errx(1, "%s", names[turn % known]);
     report(start);
 }
 
@@ -176,6 +186,7 @@ int main(int count, char **words) {
         sync(); /* dirty pages stay otherwise */
         for (int word = 2; word < count; word++) nftw(words[word], drop_one, 64, FTW_PHYS);
     } else if (!strcmp(action, "open")) enter(path), open_loop(times);
+    else if (!strcmp(action, "refuse")) enter(path), refuse_loop(times);
     else if (!strcmp(action, "stat")) enter(path), stat_loop(times);
     else if (!strcmp(action, "miss")) enter(path), miss_loop(times, count > 4 ? atol(words[4]) : 1, count > 5 ? words[5] : "");
     else if (!strcmp(action, "create")) enter(path), create_loop(times);

@@ -45,12 +45,25 @@ class Row:
 
     def spread(self, system: str) -> float | None:
         """How far the median lies above the best, as a ratio: what a reader may take for noise."""
+        return _ratio(self.median(system), self.best(system))
+
+    def median(self, system: str) -> float | None:
+        """What is met as often bettered as not. Further above the best than noise lies, it tells of luck: see
+        "Two ways to wake" in BENCHMARKS.md."""
         best = self.best(system)
-        return None if not best else statistics.median(self.values[system]) / best
+        return None if best is None else statistics.median(self.values[system])
 
     def ratio(self, system: str, to: str) -> float | None:
-        one, other = self.best(system), self.best(to)
-        return None if one is None or not other else one / other
+        """By the best."""
+        return _ratio(self.best(system), self.best(to))
+
+    def usual_ratio(self, system: str, to: str) -> float | None:
+        """By the medians."""
+        return _ratio(self.median(system), self.median(to))
+
+
+def _ratio(one: float | None, other: float | None) -> float | None:
+    return None if one is None or not other else one / other
 
 
 @dataclass

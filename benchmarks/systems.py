@@ -17,7 +17,7 @@ from typing import IO
 
 from benchmarks.data import GIT_ENVIRONMENT
 
-NATIVE, BINDFS, POLICYFS, BEFORE = "native", "bindfs", "policyfs", "before"
+NATIVE, BINDFS, POLICYFS, UNJOURNALED, BEFORE = "native", "bindfs", "policyfs", "unjournaled", "before"
 
 _GRANTS = 50
 _READY_SECONDS = 60.0
@@ -28,10 +28,10 @@ class Failed(Exception):
 
 
 def write_session(file: Path, directories: int) -> None:
-    """A session as people have them: the tree readable, the data at stage, rules inside the directories that are
-    measured, most of them elsewhere, floors, and the built-in denylist with additions."""
+    """A session as people have them: the tree readable, the data at stage but for the modules, rules inside the directories
+    that are measured, most of them elsewhere, floors, and the built-in denylist with additions."""
     inside = [f"/data/repository/directory-{number:03}" for number in range(min(10, directories))]
-    grants = {"/": "ro", "/data": "stage", **dict.fromkeys(inside, "stage")}
+    grants = {"/": "ro", "/data": "stage", "/data/modules": "ro", **dict.fromkeys(inside, "stage")}
     levels = ("ro", "stage", "none", "commit")
     for number in range(_GRANTS - len(grants)):
         grants[f"/Notes/Project {number:02}/Drafts"] = levels[number % len(levels)]
@@ -207,15 +207,24 @@ class Policyfs(Mounted):
     by naming another interpreter."""
 
     python = sys.executable
+    options: tuple[str, ...] = ()
 
     def command(self, source: Path, mountpoint: Path, *, foreground: bool) -> list[str]:
         # Isolated, as scripts/policyfs runs it.
         words = [self.python, "-I", "-c", "from policyfs.cli import main; main()", "mount"]
         words += ["-f"] if foreground else ["--log", str(self.log.with_name(f"{self.name}-start.log"))]
-        return [*words, "-s", str(self.directory / "session.toml"), str(source), str(mountpoint)]
+        return [*words, *self.options, "-s", str(self.directory / "session.toml"), str(source), str(mountpoint)]
 
 
-KINDS: dict[str, type[System]] = {NATIVE: System, BINDFS: Bindfs, POLICYFS: Policyfs, BEFORE: Policyfs}
+class Unjournaled(Policyfs):
+    """The same without its journal, to see what that costs."""
+
+    options = ("--no-journal",)
+
+
+KINDS: dict[str, type[System]] = {
+    NATIVE: System, BINDFS: Bindfs, POLICYFS: Policyfs, UNJOURNALED: Unjournaled, BEFORE: Policyfs,
+}  # fmt: skip
 
 
 def is_mounted(point: Path) -> bool:

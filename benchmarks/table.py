@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import Row
-from benchmarks.systems import BEFORE, BINDFS, NATIVE, POLICYFS
+from benchmarks.systems import BEFORE, BINDFS, NATIVE, POLICYFS, UNJOURNALED
 
-_RATIOS = ((POLICYFS, NATIVE), (POLICYFS, BINDFS), (BINDFS, NATIVE), (POLICYFS, BEFORE))
+_RATIOS = ((POLICYFS, NATIVE), (POLICYFS, BINDFS), (BINDFS, NATIVE), (POLICYFS, UNJOURNALED), (POLICYFS, BEFORE))
+_USUAL = ((POLICYFS, BINDFS), (POLICYFS, UNJOURNALED), (POLICYFS, BEFORE))
+"""Of which the ratio of the medians is shown as well."""
+_SHOWN = (NATIVE, BINDFS, POLICYFS)
+"""Always in the table for BENCHMARKS.md."""
 
 
-def conditions(rounds: int, scale: float, *, drops_caches: bool) -> dict[str, Any]:
+def conditions(rounds: int, scale: float, *, drops_caches: bool, one_processor: bool) -> dict[str, Any]:
     """Under what the numbers were taken."""
     return {
         "kernel": platform.release(),
-        "processors": os.cpu_count(),
+        "processors": "one, for everything" if one_processor else os.cpu_count(),
         "python": platform.python_version(),
         "rounds": rounds,
         "scale": scale,
@@ -43,6 +49,7 @@ def as_json(rows: list[Row], systems: list[str], said: dict[str, Any]) -> str:
                     "best": {system: row.best(system) for system in systems},
                     "spread": {system: row.spread(system) for system in systems},
                     "ratios": {f"{one}/{other}": row.ratio(one, other) for one, other in _RATIOS},
+                    "usual ratios": {f"{one}/{other}": row.usual_ratio(one, other) for one, other in _RATIOS},
                     "values": row.values,
                     "faults": row.faults,
                 }
@@ -60,13 +67,13 @@ def print_table(rows: list[Row], systems: list[str], said: dict[str, Any]) -> No
     table.add_column("")
     for system in systems:
         table.add_column(system, justify="right")
-    pairs = [pair for pair in _RATIOS if pair[0] in systems and pair[1] in systems]
-    for one, other in pairs:
-        table.add_column(f"{one}\n/ {other}", justify="right")
+    columns = _columns(systems)
+    for head, _ in columns:
+        table.add_column(head.replace(" / ", "\n/ "), justify="right")
     for row in rows:
         cells = [_amount(row.best(system), row.unit) if system not in row.faults else "failed" for system in systems]
-        ratios = [_ratio(row.ratio(*pair)) for pair in pairs]
-        against = row.ratio(POLICYFS, BINDFS)
+        ratios = [_text(ratio(row)) for _, ratio in columns]
+        against = row.usual_ratio(POLICYFS, BINDFS)
         table.add_row(row.name, row.state, *cells, *ratios, style="bold" if against is not None and against > 1 else "")
     console = Console(width=None if os.isatty(1) else 140, highlight=False)
     console.print(table)
@@ -78,10 +85,21 @@ def print_table(rows: list[Row], systems: list[str], said: dict[str, Any]) -> No
 
 def markdown(rows: list[Row], said: dict[str, Any]) -> str:
     """Ratios only, for BENCHMARKS.md: seconds say more about the machine than about what is measured."""
-    pairs = _RATIOS[:3]
-    lines = [f"| line | | {' | '.join(' / '.join(pair) for pair in pairs)} |", f"|---|---|{'---:|' * len(pairs)}"]
-    lines += [f"| {row.name} | {row.state} | {' | '.join(_ratio(row.ratio(*pair)) for pair in pairs)} |" for row in rows]
+    columns = _columns([*_SHOWN, *(system for row in rows for system in row.values)])
+    lines = [f"| line | | {' | '.join(head for head, _ in columns)} |", f"|---|---|{'---:|' * len(columns)}"]
+    lines += [f"| {row.name} | {row.state} | {' | '.join(_text(ratio(row)) for _, ratio in columns)} |" for row in rows]
     return "\n".join([*lines, "", "; ".join(f"{key}: {value}" for key, value in said.items()) + "."])
+
+
+def _columns(systems: list[str]) -> list[tuple[str, Callable[[Row], float | None]]]:
+    """The ratios that are shown of these file systems: what to write above each, and how a row has it."""
+    columns: list[tuple[str, Callable[[Row], float | None]]] = []
+    for one, other in _RATIOS:
+        if one in systems and other in systems:
+            columns.append((f"{one} / {other}", functools.partial(Row.ratio, system=one, to=other)))
+            if (one, other) in _USUAL:
+                columns.append((f"{one} / {other}, usually", functools.partial(Row.usual_ratio, system=one, to=other)))
+    return columns
 
 
 def _amount(value: float | None, unit: str) -> str:
@@ -92,5 +110,5 @@ def _amount(value: float | None, unit: str) -> str:
     return f"{value:,.0f} {unit}"
 
 
-def _ratio(value: float | None) -> str:
+def _text(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}" if value < 10 else f"{value:.0f}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -60,6 +61,27 @@ def test_each_line_is_measured_on_all_three_and_nothing_stays_mounted(benchmark_
             assert (best is None) is (mounted_only and system == "native"), (row["name"], system)
             assert best is None or best > 0
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
+
+
+def test_what_the_journal_costs_is_measured_on_one_processor(benchmark_tools: None, tmp_path: Path) -> None:
+    """Refusals are timed with a journal and without, side by side, by programs that stay on one processor; the journal has
+    noted them, and where there is to be none there is none."""
+    state = tmp_path / "state"
+    words = ["--rounds", "1", "--only", "refused", "--systems", "policyfs,unjournaled", "--one-processor", "--json"]
+    done = subprocess.run(
+        _words(tmp_path / "data", *words), capture_output=True, text=True, timeout=100,
+        env={**os.environ, "XDG_STATE_HOME": str(state)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    (row,) = told["lines"]
+    assert told["processors"] == "one, for everything"
+    assert row["best"]["policyfs"] > 0
+    assert row["best"]["unjournaled"] > 0
+    assert row["ratios"]["policyfs/unjournaled"] > 0
+    journals = {file.name.split(".jsonl")[0] for file in (state / "policyfs" / "journal").iterdir()}
+    assert len(journals) == 1
+    assert any("policyfs" in name and "unjournaled" not in name for name in journals)
 
 
 def test_a_run_that_is_ended_leaves_no_mount(benchmark_tools: None, tmp_path: Path) -> None:
@@ -128,19 +150,23 @@ def test_rows_keep_the_best_and_give_no_ratio_of_what_failed() -> None:
     assert row.best("native") == 1.0
     assert row.ratio("policyfs", "native") == 3.0
     assert row.spread("native") == 2.0
+    assert row.median("policyfs") == 4.5
+    assert row.usual_ratio("policyfs", "native") == 2.25
     assert row.ratio("policyfs", "bindfs") is None
+    assert row.usual_ratio("policyfs", "bindfs") is None
     row.faults["policyfs"] = "timed out"
     assert row.ratio("policyfs", "native") is None
+    assert row.usual_ratio("policyfs", "native") is None
 
 
 def test_the_table_for_the_page_has_ratios_only() -> None:
     """BENCHMARKS.md gets no seconds, and every row as many cells as the head."""
-    row = Row("line", "warm", values={"native": [0.5], "bindfs": [4.0], "policyfs": [1.0]})
+    row = Row("line", "warm", values={"native": [0.5], "bindfs": [4.0, 20.0], "policyfs": [1.0, 1.5, 9.0]})
     text = markdown([row], {"rounds": 1})
     assert text.splitlines() == [
-        "| line | | policyfs / native | policyfs / bindfs | bindfs / native |",
-        "|---|---|---:|---:|---:|",
-        "| line | warm | 2.00 | 0.25 | 8.00 |",
+        "| line | | policyfs / native | policyfs / bindfs | policyfs / bindfs, usually | bindfs / native |",
+        "|---|---|---:|---:|---:|---:|",
+        "| line | warm | 2.00 | 0.25 | 0.12 | 8.00 |",
         "",
         "rounds: 1.",
     ]
