@@ -17,7 +17,9 @@ next generation, so that the kernel does not take the one for the other.
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -136,6 +138,8 @@ class Nodes:
         self._by_ino[ROOT_INO] = self.root
         self._by_key[self.root.key] = self.root
         self.epoch = 0
+        self.astray: set[Node] = set()
+        """Directories that another moved and that were not found since: their names lead elsewhere, or nowhere."""
         self.on_judged: Callable[[list[Node]], None] = lambda changed: None
         """Called when nodes are judged differently than the kernel was told, before anything else is answered."""
 
@@ -253,9 +257,16 @@ class Nodes:
 
     def about_to_tell(self, parent: Node, name: Name, identity: Identity, place: Place, *, directory: bool) -> Node:
         """The node for a reply that may not be sent after all: its lookup count is as it was. Where nothing counts it,
-        `forget` by 0 lets it go again."""
+        `forget` by 0 lets it go again. Raises ESTALE for what cannot be where it was found (`_not_below_itself`)."""
         key = (*identity, place.level)
         node = self._by_key.get(key)
+        if directory:
+            # It has one name and so one level: where it is known at another, it came from there.
+            node = node or next(iter(self.of(identity)), None)
+            if node is not None:
+                if node.parent is not parent:
+                    self._not_below_itself(node, parent)
+                self.astray.discard(node)
         if node is None:
             node = Node(self._free_number(identity, place.level), identity, place.level, parent, name)
             node.place, node.place_epoch = place, self.epoch
@@ -269,6 +280,16 @@ class Nodes:
                 self.epoch += directory
             node.place, node.place_epoch = place, self.epoch
         return node
+
+    @staticmethod
+    def _not_below_itself(node: Node, parent: Node) -> None:
+        """Where a directory would come to be below itself, names above it were moved and are not known yet: ESTALE, by
+        which the kernel asks for them anew. (A ring of nodes would be walked for ever.)"""
+        above: Node | None = parent
+        while above is not None:
+            if above is node:
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            above = above.parent
 
     def judge_anew(self, change: Callable[[], None]) -> list[Node]:
         """Make a change by which nodes may get another place. Gives those that are judged differently after it; what the
@@ -328,6 +349,7 @@ class Nodes:
         if node.lookups > 0:
             return None
         del self._by_ino[ino]
+        self.astray.discard(node)
         if self._by_key.get(node.key) is node:
             del self._by_key[node.key]
         return node

@@ -121,11 +121,15 @@ class Operations(pyfuse3.Operations):
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return node
 
-    def _child(self, parent: Node, name: bytes) -> Location:
+    def _child(self, parent: Node, name: bytes, within: Identity | None = None) -> Location:
         """The location of a name in a directory. Length first: DESIGN 4, "Order in every handler"."""
         if len(name) > NAME_MAX:
             raise Refused(Refusal.NAME_TOO_LONG, self.nodes.path(parent))
-        return self.view.child(self.nodes.location(parent), Name(name))
+        return self.view.child(self.nodes.location(parent), Name(name), within)
+
+    def _child_in(self, parent: Node, name: bytes) -> Location:
+        """The same for what changes names: in this directory, not in another that was put in its place."""
+        return self._child(parent, name, parent.identity)
 
     def _on(self, node: Node, operation: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
         """Do something to a node's object: under each name it may have, or, where its names are gone or lead elsewhere,
@@ -222,9 +226,11 @@ class Operations(pyfuse3.Operations):
     @guarded
     async def lookup(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> EntryAttributes:
         parent = self._node(parent_inode)
-        location = self._child(parent, name)
         # The watch first: what changes after the look is then noticed.
-        self.watch.look_into(parent)
+        watched = self.watch.look_into(parent)
+        # That a directory is where its name leads takes a look of its own, unless its watch would have told that it is not.
+        in_doubt = watched is None or self.nodes.astray
+        location = self._child(parent, name, parent.identity if in_doubt else None)
         try:
             attributes = self.view.attributes(location)
         except Refused as refused:
@@ -323,28 +329,31 @@ class Operations(pyfuse3.Operations):
             handle.close_listing()
             handle.epoch = self.nodes.epoch
         names = handle.names
-        watched = directory.watched
-        known = {} if watched is None else watched.known
+        known = {} if directory.watched is None else directory.watched.known
         minute = this_minute()
         position = start_id
-        while position < len(names):
-            name = names[position]
-            node = known.get(name)
-            if node is not None and node.entry is not None and node.kept_in == minute:
-                if not pyfuse3.readdir_reply(token, FileNameT(name), node.entry, position + 1):
-                    return
-                node.lookups += 1
+        try:
+            while position < len(names):
+                name = names[position]
+                node = known.get(name)
+                if node is not None and node.entry is not None and node.kept_in == minute:
+                    if not pyfuse3.readdir_reply(token, FileNameT(name), node.entry, position + 1):
+                        return
+                    node.lookups += 1
+                else:
+                    listing = self._listing(handle)
+                    attributes = listing.entry(name)
+                    if attributes is None:
+                        # Nothing that may be shown: it takes no position, or the gap would tell of it.
+                        del names[position]
+                        continue
+                    if not self._entry_listed(token, directory, name, listing.place(name), attributes, position + 1):
+                        return
                 position += 1
-                continue
-            listing = self._listing(handle)
-            attributes = listing.entry(name)
-            if attributes is None:
-                # Nothing that may be shown: it takes no position, or the gap would tell of it.
-                del names[position]
-                continue
-            if not self._entry_listed(token, directory, name, listing.place(name), attributes, position + 1):
-                return
-            position += 1
+        except OSError:
+            # What is in the reply was counted, and is to be sent: the next request meets the error first.
+            if position == start_id:
+                raise
 
     def _entry_listed(
         self,
@@ -409,7 +418,7 @@ class Operations(pyfuse3.Operations):
         self, parent_inode: InodeT, name: FileNameT, mode: int, flags: int, ctx: RequestContext
     ) -> tuple[FileInfo, EntryAttributes]:
         parent = self._node(parent_inode)
-        location = self._child(parent, name)
+        location = self._child_in(parent, name)
         self.files.room()
         file, attributes = self.view.create(location, flags, mode, ctx.umask)
         entry = self._made(parent, location, name, attributes)
@@ -479,7 +488,7 @@ class Operations(pyfuse3.Operations):
     ) -> EntryAttributes:
         """Make a name in a directory, by the view's `make`."""
         parent = self._node(parent_inode)
-        location = self._child(parent, name)
+        location = self._child_in(parent, name)
         attributes = make(location)
         self._did(operation, location, ctx)
         return self._made(parent, location, name, attributes)
@@ -507,7 +516,7 @@ class Operations(pyfuse3.Operations):
         self, inode: InodeT, new_parent_inode: InodeT, new_name: FileNameT, ctx: RequestContext
     ) -> EntryAttributes:
         parent = self._node(new_parent_inode)
-        location = self._child(parent, new_name)
+        location = self._child_in(parent, new_name)
         node = self._node(inode)
         ours = self._as_told(node)
         attributes = self._on(node, self.view.link, location)
@@ -519,14 +528,14 @@ class Operations(pyfuse3.Operations):
     @guarded
     async def unlink(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
         parent = self._node(parent_inode)
-        location = self._child(parent, name)
+        location = self._child_in(parent, name)
         self._unnamed(parent, location, Name(name), *self.view.unlink(location, hold=True))
         self._did("unlink", location, ctx)
 
     @guarded
     async def rmdir(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
         parent = self._node(parent_inode)
-        location = self._child(parent, name)
+        location = self._child_in(parent, name)
         self._unnamed(parent, location, Name(name), *self.view.remove_directory(location, hold=True))
         self._did("rmdir", location, ctx)
 
@@ -587,7 +596,7 @@ class Operations(pyfuse3.Operations):
         ctx: RequestContext,
     ) -> None:
         old_parent, new_parent = self._node(parent_inode_old), self._node(parent_inode_new)
-        old, new = self._child(old_parent, name_old), self._child(new_parent, name_new)
+        old, new = self._child_in(old_parent, name_old), self._child_in(new_parent, name_new)
         renamed = self.view.rename(old, new, flags, hold=True)
         self._did("rename", old, ctx, new)
         if renamed.moved == renamed.replaced:

@@ -62,7 +62,16 @@ _GATHER = 0.004
 _NAMES_COME = int(events.CREATE | events.MOVED_TO)
 _NAMES_CHANGE = int(_NAMES_COME | events.DELETE | events.MOVED_FROM)
 # CLOSE_WRITE: what is written through a mapping raises no event until it is closed (inotify(7)).
-_EVENTS = int(_NAMES_CHANGE | events.MODIFY | events.CLOSE_WRITE | events.ATTRIB | events.ONLYDIR | events.EXCL_UNLINK)
+_EVENTS = int(
+    _NAMES_CHANGE
+    | events.MODIFY
+    | events.CLOSE_WRITE
+    | events.ATTRIB
+    | events.MOVE_SELF
+    | events.ONLYDIR
+    | events.EXCL_UNLINK
+)
+_MOVED = int(events.MOVE_SELF)
 _OVERFLOW = int(events.Q_OVERFLOW)
 _IGNORED = int(events.IGNORED)
 
@@ -256,6 +265,8 @@ class Watch:
         """What the kernel must forget after these events."""
         touched: dict[tuple[int, bytes], int] = {}
         directories: dict[int, None] = {}
+        moved: dict[int, None] = {}
+        found: list[Invalidation] = []
         for event in happened:
             if event.mask & _OVERFLOW:
                 log.info("the source changed faster than its events could be read: everything is looked at again")
@@ -264,7 +275,10 @@ class Watch:
             if watched is None:
                 continue
             if event.mask & _IGNORED:
-                self._lost(watched)
+                self._lost(watched, found)
+                continue
+            if event.mask & _MOVED:
+                moved[event.wd] = None
                 continue
             directories[event.wd] = None
             if event.mask & _NAMES_CHANGE:
@@ -272,7 +286,10 @@ class Watch:
             if event.name:
                 key = event.wd, os.fsencode(event.name)
                 touched[key] = touched.get(key, 0) | event.mask
-        found: list[Invalidation] = []
+        for descriptor in moved:
+            watched = self._by_descriptor.get(descriptor)
+            if watched is not None:
+                self._look_where_it_is(watched.node, found)
         for (descriptor, name), mask in touched.items():
             watched = self._by_descriptor.get(descriptor)
             if watched is None:
@@ -332,6 +349,26 @@ class Watch:
             return
         self._compare(node, attributes, found)
 
+    def _look_where_it_is(self, node: Node, found: list[Invalidation]) -> None:
+        """A directory was moved: by the session, and then it is where it is known to be, or by another."""
+        try:
+            self._view.attributes(self._nodes.location(node), node.identity)
+        except OSError:
+            self._nodes.astray.add(node)
+            self._forget_below(node, found)
+
+    def _forget_below(self, node: Node, found: list[Invalidation]) -> None:
+        """Forget what was told of names in a directory and below it: since it was moved, by its old path."""
+        waiting = [node]
+        while waiting:
+            watched = waiting.pop().watched
+            if watched is not None:
+                watched.names = None
+                for name, child in list(watched.known.items()):
+                    if child is not None and child.parent is watched.node and child.watched is not None:
+                        waiting.append(child)
+                    self._forget_name(watched, Name(name), found)
+
     @staticmethod
     def _compare(node: Node, attributes: Attributes | None, found: list[Invalidation]) -> None:
         """Let the kernel forget what it was told of a node, if that is not what is there now (None: not known)."""
@@ -357,8 +394,11 @@ class Watch:
 
         found.append(forget_attributes)
 
-    def _lost(self, watched: Watched) -> None:
-        """The kernel took a watch away: its directory is gone, or its file system was unmounted."""
+    def _lost(self, watched: Watched, found: list[Invalidation]) -> None:
+        """The kernel took a watch away: its directory is gone, or its file system was unmounted. Another directory may
+        have its inode number already, so that its names would stay with the kernel as those of the other."""
+        for name in list(watched.known):
+            self._forget_name(watched, Name(name), found)
         del self._by_descriptor[watched.descriptor]
         if watched.node.watched is watched:
             watched.node.watched = None

@@ -57,12 +57,14 @@ Target = Identity | OpenFile | None
 
 class Location(NamedTuple):
     """A path with what the policy says of it. `above` is the place of its nearest ancestor that is seen; `parent` that
-    of its directory."""
+    of its directory. `within` is the directory that is meant, where a caller knows it: nothing is looked up, made or taken
+    away in another that stands there by now (STALE)."""
 
     path: ViewPath
     place: Place
     parent: Place
     above: Place
+    within: Identity | None = None
 
 
 class View:
@@ -93,14 +95,15 @@ class View:
         root = self.policy.root
         return Location(ROOT, root, root, root)
 
-    def child(self, location: Location, name: Name) -> Location:
-        """The location of a name in a directory. Decides nothing yet."""
+    def child(self, location: Location, name: Name, within: Identity | None = None) -> Location:
+        """The location of a name in a directory, in this very one if it is said. Decides nothing yet."""
         place = location.place
         return Location(
             child(location.path, name),
             self.policy.child(place, name),
             place,
             location.above if place.standing is Standing.HIDDEN else place,
+            within,
         )
 
     def locate(self, path: ViewPath) -> Location:
@@ -118,7 +121,7 @@ class View:
         if isinstance(expect, OpenFile):
             return shown(location.place, os.fstat(expect.descriptor))
         try:
-            status = self.root.stat(location.path)
+            status = self.root.stat(location.path) if location.within is None else self._status_within(location)
         except OSError as error:
             raise self._absent(location, error, expect) from None
         if expect is not None and expect != (status.st_dev, status.st_ino):
@@ -562,6 +565,10 @@ class View:
         finally:
             os.close(reached)
 
+    def _status_within(self, location: Location) -> os.stat_result:
+        with self._directory(location) as (directory, name):
+            return self.root.stat_name(directory, name)
+
     def _reach_shown(self, location: Location, directory: int, name: Name) -> int:
         """An entry that is shown, by a descriptor that is the caller's to close; missing otherwise."""
         try:
@@ -646,8 +653,10 @@ class View:
         try:
             directory = self.root.reach_directory(ViewPath(parent or b"/"))
         except OSError as error:
-            raise self._absent(location, error) from None
+            raise self._absent(location, error, location.within) from None
         try:
+            if location.within is not None and self.root.identity(directory) != location.within:
+                raise Refused(Refusal.STALE, location.path)
             yield directory, Name(name)
         finally:
             os.close(directory)
