@@ -7,8 +7,10 @@ said in docs/journal.md: it finds a change by who does not make all hashes anew,
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,7 +111,11 @@ def _is_file_at(file: BinaryIO, path: Path) -> bool:
 
 def _open(path: Path) -> BinaryIO:
     """Neither through a link nor waiting for who writes into a fifo: either would be another's work."""
-    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "no regular file stands here", os.fspath(path))
+    return os.fdopen(descriptor, "rb")
 
 
 # -- whether it is unbroken
@@ -250,6 +256,8 @@ class _Chain:
             else:
                 self._doubt(line)
             offset += len(line)
+        if not seen.size and seen.path != self._journal:
+            self._find(seen.path, 0, "it is empty, and none is set aside before it is full")
 
     def _is_beyond_head(self, offset: int, number: int) -> bool:
         return self._head is None or number > self._head.file or offset >= self._head.size

@@ -190,6 +190,24 @@ def test_a_journal_that_is_not_let_go_of(home: Path, point: Path, path: Path) ->
     assert policyfs("log", point, "--verify", home=home).code == DONE
 
 
+@pytest.mark.parametrize("what", ["link", "directory", "fifo"])
+@pytest.mark.parametrize("where", ["", ".1", ".head"])
+def test_what_is_no_file_where_one_was(home: Path, point: Path, path: Path, what: str, where: str) -> None:
+    """A link, a directory or a fifo in the place of a file of the journal is named, neither followed nor waited for, and
+    never taken for a file that is as it was written."""
+    filled(path, 3, most_bytes=1500)
+    place, elsewhere = path.with_name(path.name + where), home / "elsewhere"
+    place.rename(elsewhere)
+    if what == "link":
+        place.symlink_to(elsewhere)
+    elif what == "directory":
+        place.mkdir()
+    else:
+        os.mkfifo(place)
+    (message,) = policyfs("log", point, "--verify", home=home).fault(FAILED)
+    assert str(place) in message
+
+
 def test_what_cannot_be_asked(home: Path, point: Path, path: Path) -> None:
     """A view that never was has no journal, which is told as such; --verify goes with nothing else."""
     assert "you have mounted no view there" in policyfs("log", point, home=home).fault(PLACE)[0]

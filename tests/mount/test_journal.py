@@ -342,6 +342,7 @@ TAMPERINGS: dict[str, Callable[[Path], object]] = {
     "the newline at the end is removed": lambda path: _change(path, -1, lambda had: [*had[:-1], had[-1][:-1]]),
     "all lines of the last file are removed": lambda path: _change(path, -1, lambda had: []),
     "all lines of an older file are removed": lambda path: _change(path, 1, lambda had: []),
+    "all lines of the oldest file are removed": lambda path: _change(path, 0, lambda had: []),
     "two lines are swapped": lambda path: _change(path, -1, _swapped),
     "a line is there twice": lambda path: _change(path, -1, lambda had: [*had[:3], had[3], *had[3:]]),
     "a line is put in": lambda path: _change(path, -1, lambda had: [*had[:3], b'{"event":"grant"}\n', *had[3:]]),
