@@ -58,7 +58,6 @@ def test_refusals_with_one_errno_are_still_told_apart() -> None:
         (Refusal.NO_DEVICES, errno.EPERM),
         (Refusal.STALE, errno.ESTALE),
         (Refusal.UNSUPPORTED, errno.EOPNOTSUPP),
-        (Refusal.NO_ATTRIBUTE, errno.ENODATA),
     ],
 )
 def test_what_only_a_file_system_answers(refusal: Refusal, code: int) -> None:
