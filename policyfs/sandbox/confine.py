@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import platform
 import stat
@@ -88,6 +89,21 @@ def make_devices(directory: HostPath) -> None:
         node = directory + b"/" + name.encode()
         os.mknod(node, stat.S_IFCHR | 0o666, os.stat(f"/dev/{name}").st_rdev)
     os.umask(umask)
+
+
+def take_devices(directory: HostPath) -> None:
+    """Have these nodes behind the standard descriptors too, where devices of their kind are: fchmod(2) needs no path, and
+    input from /dev/null is what every service and every job of cron has."""
+    nodes = {os.stat(directory + b"/" + name.encode()).st_rdev: directory + b"/" + name.encode() for name in DEVICES}
+    for standard in range(3):
+        status = os.fstat(standard)
+        # A terminal has the number of /dev/tty for those alone whom it controls, and is one of the command's own.
+        if not stat.S_ISCHR(status.st_mode) or os.isatty(standard) or status.st_rdev not in nodes:
+            continue
+        how = fcntl.fcntl(standard, fcntl.F_GETFL) & (os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK)
+        node = os.open(nodes[status.st_rdev], how)
+        os.dup2(node, standard)
+        os.close(node)
 
 
 def _done(result: int, what: str) -> int:

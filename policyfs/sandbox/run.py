@@ -158,6 +158,7 @@ class _Started:
                 confine.leave_session_keyring()
                 if sandbox.devices is not None:
                     confine.make_devices(sandbox.devices)
+                    confine.take_devices(sandbox.devices)
                 if close_sockets:
                     confine.close_abstract_sockets()
             except OSError as error:

@@ -2,7 +2,8 @@
 
 Whoever holds a descriptor can open the file behind it again through /proc/self/fd, with every right that the file's mode
 gives, whatever the descriptor itself allows. So a command holds none of the machine's files: a terminal is replaced by
-one of its own, a file by a pipe. Pipes and sockets are handed on: nothing but their own ends can be had through them.
+one of its own, a file by a pipe, and so is a device, unless every sandbox has one of its kind. Pipes and sockets are
+handed on: nothing but their own ends can be had through them.
 """
 
 from __future__ import annotations
@@ -30,16 +31,20 @@ class Treatment(Enum):
     """What is done with a standard descriptor."""
 
     TERMINAL = "a terminal of the command's own"
-    PIPE = "a pipe, copied from or to the file"
+    PIPE = "a pipe, copied from or to the file or device"
     PASSED = "handed on"
     REFUSED = "refused: the tree around it could be reached"
 
 
-def treatment(mode: int, *, is_terminal: bool) -> Treatment:
-    """What is done with a descriptor, by the kind of what is behind it (st_mode)."""
+_HARMLESS = {os.makedev(1, minor) for minor in (3, 5, 7, 8, 9)}
+"""null, zero, full, random and urandom, by the kernel's devices.txt."""
+
+
+def treatment(mode: int, device: int = 0, *, is_terminal: bool) -> Treatment:
+    """What is done with a descriptor, by the kind of what is behind it (st_mode, st_rdev)."""
     if is_terminal:
         return Treatment.TERMINAL
-    if stat.S_ISREG(mode):
+    if stat.S_ISREG(mode) or (stat.S_ISCHR(mode) and device not in _HARMLESS):
         return Treatment.PIPE
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode):
         return Treatment.PASSED
@@ -104,7 +109,8 @@ class Streams:
         _ensure_open()
         kinds = []
         for standard, name in enumerate(("input", "output", "error")):
-            kind = treatment(os.fstat(standard).st_mode, is_terminal=os.isatty(standard))
+            status = os.fstat(standard)
+            kind = treatment(status.st_mode, status.st_rdev, is_terminal=os.isatty(standard))
             if kind is Treatment.REFUSED:
                 raise RefusedStream(f"standard {name} is a directory or a disk, through which more could be reached than it")
             kinds.append(kind)

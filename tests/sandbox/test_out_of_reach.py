@@ -6,13 +6,15 @@ from __future__ import annotations
 import json
 import os
 import socket
+import stat
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.mount import harness
 from tests.mount.harness import Person, until
-from tests.sandbox.runs import PYTHON, SECRET, Ground, ran
+from tests.sandbox.runs import PYTHON, SECRET, Ground, ground, ran
 
 ROAM = r"""
 import os, sys
@@ -301,6 +303,27 @@ print(opened)
         assert os.stat("/dev/null").st_mode == mode
     finally:
         os.chmod("/dev/null", mode & 0o777)
+
+
+def test_a_device_for_a_standard_descriptor_is_not_the_machines(as_root: None) -> None:
+    """Whom the machine's /dev/null belongs to can use it for input, output and error, and change it by none of them."""
+    script = r"""
+import os, stat
+assert os.read(0, 1) == b""
+for standard in range(3):
+    assert stat.S_ISCHR(os.fstat(standard).st_mode)
+    os.fchmod(standard, 0)
+    os.utime(standard, (1, 1))
+"""
+    with harness.myself() as person, ground(person) as tree:
+        # Not the machine's own, which everything else here needs.
+        node = person.home / "null"
+        os.mknod(node, stat.S_IFCHR | 0o666, os.stat("/dev/null").st_rdev)
+        before = node.stat()
+        with node.open("r+b", buffering=0) as null:
+            words = tree.words(PYTHON, "-I", "-c", script)
+            assert person.popen(*words, stdin=null, stdout=null, stderr=null).wait(30) == 0
+        assert (node.stat().st_mode, node.stat().st_mtime) == (before.st_mode, before.st_mtime)
 
 
 def test_devices_work_and_no_disk_is_among_them(tree: Ground) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 
 import pytest
@@ -228,7 +229,7 @@ def test_which_sources_fit(source: bytes, fits: bool) -> None:
     ("kind", "is_terminal", "expected"),
     [
         (stat.S_IFCHR, True, Treatment.TERMINAL),
-        (stat.S_IFCHR, False, Treatment.PASSED),
+        (stat.S_IFCHR, False, Treatment.PIPE),
         (stat.S_IFIFO, False, Treatment.PASSED),
         (stat.S_IFSOCK, False, Treatment.PASSED),
         (stat.S_IFREG, False, Treatment.PIPE),
@@ -239,5 +240,12 @@ def test_which_sources_fit(source: bytes, fits: bool) -> None:
     ],
 )
 def test_what_a_standard_descriptor_becomes(kind: int, is_terminal: bool, expected: Treatment) -> None:
-    """A terminal and a file are replaced, a pipe passes, whatever opens more than itself is refused."""
+    """A terminal, a file and a device are replaced, a pipe passes, whatever opens more than itself is refused."""
     assert treatment(kind | 0o600, is_terminal=is_terminal) is expected
+
+
+@pytest.mark.parametrize("name", ["null", "zero", "full", "random", "urandom"])
+def test_a_device_that_every_sandbox_has_is_handed_on(name: str) -> None:
+    """Input from /dev/null and its like is no pipe, which would have to be filled."""
+    status = os.stat(f"/dev/{name}")
+    assert treatment(status.st_mode, status.st_rdev, is_terminal=False) is Treatment.PASSED
