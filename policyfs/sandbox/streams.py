@@ -23,6 +23,9 @@ _TERMINAL_CHUNK = 1 << 10
 """A terminal takes at least so much when it says that it is ready; more could block, since the person's terminal is not
 ours to make non-blocking."""
 
+_BACKGROUND_SECONDS = 1.0
+"""Between two looks whether the person's shell has given its terminal to us: not every shell tells of it (SIGCONT)."""
+
 _DRAIN_SECONDS = 5.0
 """For what is still under way when all who could write are gone; a terminal that takes nothing does not hold us longer."""
 
@@ -67,6 +70,8 @@ class _Flow:
     from_command: bool = True
     is_terminal: bool = False
     """A terminal that nobody reads would stop its programs: what cannot be shown is dropped."""
+    is_keyboard: bool = False
+    """What a person types is ours as long as their terminal is: read in the background it would stop this process."""
     held: bytearray = field(default_factory=bytearray)
     source_ended: bool = False
     sink_ended: bool = False
@@ -143,7 +148,7 @@ class Streams:
         for standard in standards:
             self.given[standard] = terminal.slave
         if 0 in standards:
-            self._flows.append(_Flow(0, terminal.master, from_command=False))
+            self._flows.append(_Flow(0, terminal.master, from_command=False, is_keyboard=True))
         self._flows.append(_Flow(terminal.master, shown_on, _TERMINAL_CHUNK, is_terminal=True))
 
     def _for_files(self, standards: list[int]) -> None:
@@ -197,16 +202,22 @@ class Streams:
 
     def _turn(self, seconds: float | None, ended: int | None) -> bool:
         """Wait for something to copy, and copy it. True where `ended` has, or where nothing came in time."""
+        away = self._keyboard_is_away()
         waiting = select.poll()
         waiting.register(self._woken, select.POLLIN)
         if ended is not None:
             waiting.register(ended, select.POLLIN)
-        readers = {flow.source: flow for flow in self._flows if not flow.source_ended and len(flow.held) < _CHUNK}
+        readers = {
+            flow.source: flow
+            for flow in self._flows
+            if not flow.source_ended and len(flow.held) < _CHUNK and not (away and flow.is_keyboard)
+        }
         writers = {flow.sink: flow for flow in self._flows if flow.held}
         for descriptor in readers.keys() | writers.keys():
             wanted = (select.POLLIN if descriptor in readers else 0) | (select.POLLOUT if descriptor in writers else 0)
             waiting.register(descriptor, wanted)
-        happened = dict(waiting.poll(None if seconds is None else seconds * 1000))
+        limit = _BACKGROUND_SECONDS if seconds is None and away else seconds
+        happened = dict(waiting.poll(None if limit is None else limit * 1000))
         if self._woken in happened:
             os.read(self._woken, _CHUNK)
         for descriptor, events in happened.items():
@@ -216,7 +227,14 @@ class Streams:
                 writers[descriptor].write()
         for flow in [flow for flow in self._flows if flow.over]:
             self._end(flow)
-        return not happened or ended in happened
+        return ended in happened or (seconds is not None and not happened)
+
+    def _keyboard_is_away(self) -> bool:
+        """Whether the person types for another program. Where they do not, their terminal is taken."""
+        if self.terminal is None or not any(flow.is_keyboard and not flow.source_ended for flow in self._flows):
+            return False
+        self.terminal.take()
+        return not self.terminal.in_foreground()
 
     def _end(self, flow: _Flow) -> None:
         self._flows.remove(flow)

@@ -40,7 +40,7 @@ class Terminal:
 
     def take(self) -> None:
         """Have the person's terminal pass every key on. Not from the background: there it belongs to another program."""
-        if self._has_keyboard and not self._is_raw and self._in_foreground():
+        if self._has_keyboard and not self._is_raw and self.in_foreground():
             with contextlib.suppress(termios.error):
                 self._settings = termios.tcgetattr(self.outer)
                 tty.setraw(self.outer, termios.TCSADRAIN)
@@ -60,7 +60,8 @@ class Terminal:
         signal.signal(signal.SIGCONT, self._continued)
         self.take()
 
-    def _in_foreground(self) -> bool:
+    def in_foreground(self) -> bool:
+        """Whether what is typed is for us."""
         try:
             return os.tcgetpgrp(self.outer) == os.getpgrp()
         except OSError:

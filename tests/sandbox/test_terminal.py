@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -99,13 +100,36 @@ def at_terminal(
     try:
         yield Person(keyboard, run, terminal)
     finally:
-        if run.poll() is None:
-            run.kill()
-        run.communicate()
-        tree.started.remove(run)
-        for descriptor in (keyboard, terminal):
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+        _leave(tree, run, keyboard, terminal)
+
+
+@contextlib.contextmanager
+def at_shell(tree: Ground) -> Iterator[Person]:
+    """A shell with job control at a person's terminal, outside of any run."""
+    keyboard, terminal = pty.openpty()
+
+    def own_terminal() -> None:
+        os.setsid()
+        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
+    shell = tree.person.popen(
+        *("bash", "--norc", "--noprofile", "-i"), stdin=terminal, stdout=terminal, stderr=terminal, preexec_fn=own_terminal
+    )
+    tree.started.append(shell)
+    try:
+        yield Person(keyboard, shell, terminal)
+    finally:
+        _leave(tree, shell, keyboard, terminal)
+
+
+def _leave(tree: Ground, run: subprocess.Popen[bytes], keyboard: int, terminal: int) -> None:
+    if run.poll() is None:
+        run.kill()
+    run.communicate()
+    tree.started.remove(run)
+    for descriptor in (keyboard, terminal):
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
 
 
 def test_an_interactive_shell(tree: Ground) -> None:
@@ -294,3 +318,22 @@ def test_a_pipe_into_a_command_at_a_terminal(one_tree: Ground) -> None:
         person.sees("^got-x\r\n")
         person.types(CTRL_C)
         assert person.ended() == 130
+
+
+def test_in_the_background_the_keyboard_is_the_shells(tree: Ground) -> None:
+    """A run that a shell has put in the background goes on while the person types to the shell, and has the keyboard once
+    it is brought to the foreground."""
+    with at_shell(tree) as person:
+        script = "touch work/up; read line; echo got-$line"
+        person.types(shlex.join(tree.words("sh", "-c", script)) + " &\n")
+        until(lambda: (tree.source / "work/up").exists(), "a command that runs")
+        person.types("echo ty''ped\n")
+        person.sees("typed")
+        person.types("jobs\n")
+        person.sees(r"\[1\]\+ +Running")
+        person.types("fg\n")
+        person.types("hello\n")
+        # Not before the prompt: what is typed while the run is there is the run's.
+        person.sees(r"got-hello\s+[^\n]*[$#] ")
+        person.types("exit 0\n")
+        assert person.ended() == 0
