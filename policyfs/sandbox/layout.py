@@ -189,10 +189,12 @@ def links_to(
 ) -> dict[HostPath, HostPath]:
     """Those other names that can be made links. In what is `taken` already nothing is to be made: it is the machine's or
     somebody's; and no link is to stand where a directory on the way to `taken` or `made` does."""
-    return {
+    links = {
         name: real
         for name, real in named.items()
         if name != real
         and all(below(name, place) is None for place in taken)
         and all(below(place, name) is None for place in (*taken, *made))
     }
+    # What is below a name leads through it: there the place behind the link has the rest, links too.
+    return {name: real for name, real in links.items() if not any(below(name, other) for other in links)}

@@ -121,6 +121,13 @@ def test_other_names_become_links_where_nothing_is() -> None:
     assert made == {b"/home/me/name": TREE, b"/srv": b"/data/srv"}
 
 
+def test_below_a_name_that_is_a_link_no_link_is_made() -> None:
+    """There the place that the upper one leads to already has what the lower one names."""
+    named = {b"/home/me/d": b"/data", b"/home/me/d/sub": b"/data/sub", b"/home/me/d2": b"/data/2"}
+    made = links_to({HostPath(name): HostPath(real) for name, real in named.items()}, [HostPath(b"/data"), TREE], [HOME])
+    assert made == {b"/home/me/d": b"/data", b"/home/me/d2": b"/data/2"}
+
+
 # -- the environment
 
 
