@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
+import stat
 from dataclasses import dataclass
 
 from policyfs.host import places
@@ -32,17 +34,16 @@ class PolicyOptions:
     def absolute(self) -> PolicyOptions:
         """The same with file names that hold wherever the process works. What is in them stays as written, `..` too:
         behind a link it is not what its text says, and every link on the way is to be protected."""
-        here = os.getcwd()
         return dataclasses.replace(
             self,
-            session_file=None if self.session_file is None else _from(here, self.session_file),
-            floors_files=tuple(_from(here, text) for text in self.floors_files),
+            session_file=None if self.session_file is None else _from_here(self.session_file),
+            floors_files=tuple(_from_here(text) for text in self.floors_files),
         )
 
 
-def _from(directory: str, name: str) -> str:
+def _from_here(name: str) -> str:
     # An empty name stays one: joined, it would be the directory.
-    return os.path.join(directory, name) if name else name
+    return name if not name or name.startswith("/") else os.path.join(os.fsdecode(places.working_directory()), name)
 
 
 NO_GRANT = (
@@ -174,9 +175,17 @@ def source_of(text: str) -> HostPath:
     except PathFault as fault:
         raise UserFault(Exit.PLACE, f"SOURCE: {fault}; name a directory") from None
     shown = display(named)
-    if not os.path.exists(named):
-        raise UserFault(Exit.PLACE, f"SOURCE {shown} does not exist; name a directory that does")
-    if not os.path.isdir(named):
+    try:
+        mode = os.stat(named).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserFault(Exit.PLACE, f"SOURCE {shown} does not exist; name a directory that does") from None
+    except OSError as error:
+        if error.errno == errno.ENOTCONN:
+            reason = f"is a mount whose daemon is gone; clean up with `policyfs umount {shown}`"
+        else:
+            reason = f"cannot be reached: {error.strerror}; name a directory of yours"
+        raise UserFault(Exit.PLACE, f"SOURCE {shown} {reason}") from None
+    if not stat.S_ISDIR(mode):
         raise UserFault(Exit.PLACE, f"SOURCE {shown} is a file; name a directory, and grant the file in it with -g")
     if not os.access(named, os.R_OK | os.X_OK):
         raise UserFault(Exit.PLACE, f"SOURCE {shown} cannot be read by you; see its permissions with ls -ld {shown}")

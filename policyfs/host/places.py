@@ -46,7 +46,7 @@ def is_there(place: HostPath) -> bool:
 def on_the_way(name: str) -> list[HostPath]:
     """What a file name leads through: every link that the kernel follows to reach the file, then the file, each by its
     real path. Whoever changes one of them changes what the name means."""
-    pending = (os.getcwdb() + b"/" + os.fsencode(name) if not name.startswith("/") else os.fsencode(name)).split(b"/")
+    pending = (working_directory() + b"/" + os.fsencode(name) if not name.startswith("/") else os.fsencode(name)).split(b"/")
     found: dict[HostPath, None] = {}
     current = b""
     links = 0
@@ -75,6 +75,14 @@ def real_of(places: Iterable[HostPath]) -> dict[HostPath, HostPath]:
     return {place: behind for place in places if (behind := real(place)) != place}
 
 
+def working_directory() -> bytes:
+    """Where relative names start. Raises `UserFault` where it was removed."""
+    try:
+        return os.getcwdb()
+    except FileNotFoundError:
+        raise UserFault(Exit.PLACE, "the working directory was removed; change to another with cd") from None
+
+
 def absolute(text: str | os.PathLike[str], user_home: HostPath | None = None) -> HostPath:
     """A place as a command line names it, relative ones from the working directory. Raises `PathFault`."""
     written = os.fsencode(text)
@@ -82,7 +90,7 @@ def absolute(text: str | os.PathLike[str], user_home: HostPath | None = None) ->
         return host_path(written, user_home)
     if not written:
         raise PathFault("empty", written)
-    return host_path(written if written.startswith(b"/") else os.getcwdb() + b"/" + written)
+    return host_path(written if written.startswith(b"/") else working_directory() + b"/" + written)
 
 
 def _base(variable: str, otherwise: str) -> Path:

@@ -6,6 +6,7 @@ is the keeper's, whatever ends the run.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -348,7 +349,10 @@ def _added(wanted: Wanted, faults: list[str]) -> list[_Added]:
 def _directory(wanted: Wanted, source: HostPath, view: HostPath) -> HostPath:
     """Where the command starts: where the person stands, if that is in SOURCE and open to the session; else the session's
     start directory, else SOURCE."""
-    rest = below(HostPath(os.getcwdb()), source)
+    rest = None
+    with contextlib.suppress(FileNotFoundError):
+        # Of no use where it was removed; everything else may be named from the root.
+        rest = below(HostPath(os.getcwdb()), source)
     candidates = [] if rest is None else [b"/" + rest]
     candidates.append(session_of(wanted.options).start)
     for candidate in candidates:

@@ -331,6 +331,7 @@ def test_every_fault_of_the_options_in_one_run(home: Path, source: Path, command
     ("source", "message"),
     [
         (b"none", "SOURCE {home}/none does not exist; name a directory that does"),
+        (b"loop", "SOURCE {home}/loop cannot be reached: Too many levels of symbolic links; name a directory of yours"),
         (b"file", "SOURCE {home}/file is a file; name a directory, and grant the file in it with -g"),
         (b"", "SOURCE: empty: ``; name a directory"),
         (b"\xff\n", r"SOURCE {home}/\xff\n does not exist; name a directory that does"),
@@ -339,6 +340,7 @@ def test_every_fault_of_the_options_in_one_run(home: Path, source: Path, command
 def test_a_wrong_source(home: Path, command: tuple[str, ...], source: bytes, message: str) -> None:
     """Exit code 4, and what to name instead."""
     (home / "file").write_text("")
+    (home / "loop").symlink_to("loop")
     (home / "mountpoint").mkdir()
     name, *rest = command
     said = policyfs(name, source, *rest, "-g", "/=ro", home=home)

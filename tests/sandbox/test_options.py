@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -106,6 +107,35 @@ def test_places_are_shown_and_changed(tree: Ground) -> None:
     said = ran(tree.run("sh", "-c", script, options=("--ro-bind", "~/tools", "--bind", str(data), "--ro-bind", str(file))))
     assert said.split("\n") == ["tools", "data", "a file", "refused", ""]
     assert (data / "new").exists()
+
+
+def test_a_place_in_a_place_named_through_a_link(one_tree: Ground) -> None:
+    """Of two places that are named through one link both are there, by the names that were given, each as it was asked."""
+    home = one_tree.person.home
+    (home / "behind/sub").mkdir(parents=True)
+    for directory in (home / "behind", home / "behind/sub"):
+        os.chown(directory, one_tree.person.uid, one_tree.person.uid)
+    (home / "through").symlink_to("behind")
+    script = f"echo x > {home}/through/sub/new; echo x 2>/dev/null > {home}/through/new || echo refused"
+    options = ("--ro-bind", "~/through", "--bind", "~/through/sub")
+    assert ran(one_tree.run("sh", "-c", script, options=options)) == "refused\n"
+    assert (home / "behind/sub/new").read_text() == "x\n"
+
+
+def test_a_working_directory_that_was_removed(one_tree: Ground) -> None:
+    """What is named from the root is run all the same, in SOURCE; what is not is refused with what to do."""
+    gone = one_tree.person.home / "gone"
+    words = shlex.join(one_tree.words("pwd"))
+    for directory, expected in ((one_tree.source, 0), (Path("."), 4)):
+        gone.mkdir()
+        os.chown(gone, one_tree.person.uid, one_tree.person.uid)
+        command = words.replace(str(one_tree.source), str(directory))
+        done = one_tree.person.run("sh", "-c", f"cd {gone} && rmdir {gone} && exec {command}")
+        assert done.returncode == expected, done
+        if expected == 0:
+            assert done.stdout == f"{one_tree.source}\n"
+        else:
+            assert done.stderr == "policyfs: the working directory was removed; change to another with cd\n"
 
 
 REFUSED = {
