@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from policyfs.policy.compiled import Place
 from policyfs.policy.levels import Level, Standing
 from policyfs.policy.paths import ROOT, Name, ViewPath, child
-from policyfs.view.attributes import Identity
+from policyfs.view.attributes import Attributes, Identity
 from policyfs.view.files import OpenFile
 from policyfs.view.view import Location, View
 
@@ -62,6 +62,7 @@ class Node:
         "link",
         "listings",
         "lookups",
+        "moves",
         "name",
         "others",
         "pages_doubted",
@@ -105,6 +106,8 @@ class Node:
         """How many open directories there are of it."""
         self.denied = False
         """Whether it is known for a credential although its place is open: by a policy that came while it was open."""
+        self.moves = 0
+        """How often the session moved it, a directory under watch, since the last event that told of a move."""
         self.watched: Watched | None = None
         self.unwatchable = False
 
@@ -249,15 +252,16 @@ class Nodes:
                 return number
             salt += 1
 
-    def told(self, parent: Node, name: Name, identity: Identity, place: Place, *, directory: bool) -> Node:
+    def told(self, parent: Node, name: Name, attributes: Attributes, place: Place) -> Node:
         """Note that a reply tells the kernel of this object under this name; its lookup count goes up by one."""
-        node = self.about_to_tell(parent, name, identity, place, directory=directory)
+        node = self.about_to_tell(parent, name, attributes, place)
         node.lookups += 1
         return node
 
-    def about_to_tell(self, parent: Node, name: Name, identity: Identity, place: Place, *, directory: bool) -> Node:
+    def about_to_tell(self, parent: Node, name: Name, attributes: Attributes, place: Place) -> Node:
         """The node for a reply that may not be sent after all: its lookup count is as it was. Where nothing counts it,
         `forget` by 0 lets it go again. Raises ESTALE for what cannot be where it was found (`_not_below_itself`)."""
+        identity, directory = attributes.identity, attributes.is_directory
         key = (*identity, place.level)
         node = self._by_key.get(key)
         if directory:
@@ -267,13 +271,18 @@ class Nodes:
                 if node.parent is not parent:
                     self._not_below_itself(node, parent)
                 self.astray.discard(node)
+        elif node is None and attributes.links == 1:
+            # The same for a file, if somebody has it open: what may be done by that, its new place says.
+            known = self._by_ino.get(identity[1])
+            if known is not None and known.files and known.identity == identity:
+                node = known
         if node is None:
             node = Node(self._free_number(identity, place.level), identity, place.level, parent, name)
             node.place, node.place_epoch = place, self.epoch
             self._by_key[key] = self._by_ino[node.ino] = node
         elif node.parent is not parent or node.name != name or node.gone:
-            if directory and self.place(node) is not place:
-                # What is below it goes by other rules from now on.
+            if node.level is not place.level or (directory and self.place(node) is not place):
+                # It goes by other rules from now on, and so does what is below it.
                 self.judge_anew(lambda: self._named(node, parent, name, only=True))
             else:
                 self._named(node, parent, name, only=directory)
@@ -389,6 +398,7 @@ class Nodes:
             else:
                 self._named(node, *new)
             node.place_epoch = -1
+            node.moves += node.watched is not None
         if directory:
             self.epoch += 1
         return node

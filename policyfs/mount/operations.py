@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -25,6 +24,7 @@ from policyfs.mount.handles import DirectoryHandle, FileHandle, Handles
 from policyfs.mount.journal import Journal
 from policyfs.mount.memory import Memory
 from policyfs.mount.nodes import Node, Nodes
+from policyfs.mount.removed import Removed
 from policyfs.mount.teller import Teller
 from policyfs.mount.waiting import Disk
 from policyfs.mount.watch import LONG, SHORT, Watch, Watched, life, this_minute
@@ -42,11 +42,6 @@ from policyfs.view.view import LEVEL_ATTRIBUTE, Location, View
 
 MOST_HANDLES = 4096
 """Open files and directories of one session (security.md 40). The daemon's descriptor limit is raised above it."""
-
-MOST_HELD = 32
-HOLD_SECONDS = 1.0
-"""Removed objects are kept in reach for those who found them a moment ago: so many, for so long. The kernel forgets one
-within microseconds unless somebody is between finding and opening it."""
 
 _CAPABILITY = b"security.capability"
 _NO_CAPABILITY = pyfuse3.FUSEError(errno.ENODATA)
@@ -87,14 +82,13 @@ class Operations(pyfuse3.Operations):
         self.disk = Disk()
         self.files: Handles[FileHandle] = Handles(most_handles)
         self.directories: Handles[DirectoryHandle] = Handles(most_handles, first=1 << 48)
-        self._held: deque[Node] = deque()
-        self._holding = trio.Event()
+        self.removed = Removed()
 
     def close(self) -> None:
         """Let go of everything: the mount has ended."""
         self.files.close_all()
         self.directories.close_all()
-        self.let_go_of_removed()
+        self.removed.let_go()
         self.watch.close()
         if self.journal is not None:
             self.journal.close()
@@ -182,7 +176,7 @@ class Operations(pyfuse3.Operations):
 
     def _told(self, parent: Node, location: Location, name: bytes, attributes: Attributes) -> EntryAttributes:
         """The reply that tells the kernel of an object; it counts as a lookup."""
-        node = self.nodes.told(parent, Name(name), attributes.identity, location.place, directory=attributes.is_directory)
+        node = self.nodes.told(parent, Name(name), attributes, location.place)
         watched = parent.watched
         if watched is not None:
             watched.tell(node.name, node)
@@ -238,7 +232,10 @@ class Operations(pyfuse3.Operations):
                 raise
             if not refused.absent:
                 self.refused("lookup", refused, ctx)
-            return self._missing(parent, name)
+            missing = self._missing(parent, name)
+            if watched is not None and not refused.absent and location.place.standing is not Standing.HIDDEN:
+                self.watch.unshown(watched, name)
+            return missing
         return self._told(parent, location, name, attributes)
 
     @guarded
@@ -365,7 +362,7 @@ class Operations(pyfuse3.Operations):
         position: int,
     ) -> bool:
         """Put an entry into a listing's reply. Only if it fits is the kernel told of it, and only then it counts."""
-        node = self.nodes.about_to_tell(directory, name, attributes.identity, place, directory=attributes.is_directory)
+        node = self.nodes.about_to_tell(directory, name, attributes, place)
         stamp, kept = node.stamp, node.entry
         entry = self._entry_of(node, attributes, directory.watched)
         if not pyfuse3.readdir_reply(token, FileNameT(name), entry, position):
@@ -553,37 +550,9 @@ class Operations(pyfuse3.Operations):
             node.pages_doubted = True
         if held is not None:
             if node is not None and node.gone:
-                self._hold(node, held)
+                self.removed.hold(node, held)
             else:
                 held.close()
-
-    def _hold(self, node: Node, held: OpenFile) -> None:
-        if node.held is not None:
-            node.held.close()
-        node.held = held
-        self._held.append(node)
-        self._holding.set()
-        if len(self._held) > MOST_HELD:
-            self._held.popleft().let_go()
-
-    def let_go_of_removed(self) -> bool:
-        """Let go of every removed object kept in reach, which takes room in the source. Gives whether there were any."""
-        held = len(self._held)
-        while self._held:
-            self._held.popleft().let_go()
-        return bool(held)
-
-    async def let_go_in_time(self) -> None:
-        """Let go of what is held in reach, some time after it was removed. Runs until cancelled."""
-        while True:
-            await self._holding.wait()
-            self._holding = trio.Event()
-            held = len(self._held)
-            await trio.sleep(HOLD_SECONDS)
-            for _ in range(min(held, len(self._held))):
-                self._held.popleft().let_go()
-            if self._held:
-                self._holding.set()
 
     @guarded
     async def rename(

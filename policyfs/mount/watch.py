@@ -55,6 +55,8 @@ RACY_NS = 20_000_000
 (CONFIG_HZ=100), and this is two of them."""
 MOST_MISSING = 4096
 """Names kept as missing in one directory. Beyond it a missing name, like a hidden one, is not cached at all."""
+MOST_UNSHOWN = 256
+"""Names that are missing to the kernel although something is there. Beyond it the first of them are asked for anew."""
 _GATHER = 0.004
 """Seconds for which events gather before they are looked at: a burst on one name is then one look."""
 
@@ -149,6 +151,8 @@ class Watch:
         self._inotify: inotify_simple.INotify | None = None
         self.invalidations = 0
         """How often the kernel was told to forget something, for `status` and the tests."""
+        self._unshown: dict[tuple[Watched, bytes], None] = {}
+        self._unshown_any = trio.Event()
         self._doubted: list[Node] = []
         self._doubting = trio.Event()
         try:
@@ -239,6 +243,38 @@ class Watch:
         self._doubted.append(node)
         self._doubting.set()
 
+    def unshown(self, watched: Watched, name: bytes) -> None:
+        """Note that a name was told as missing since what is there is not shown. It is kept as long as any that is missing,
+        or its life would tell of it; but it may come to be shown by what happens elsewhere: on the way of a link, or with
+        the other names of a credential."""
+        self._unshown[watched, name] = None
+        self._unshown_any.set()
+
+    async def look_at_unshown(self) -> None:
+        """Look now and then whether what was not shown is to be shown by now. Runs until cancelled."""
+        while True:
+            await self._unshown_any.wait()
+            await trio.sleep(SHORT)
+            found: list[Invalidation] = []
+            for watched, name in list(self._unshown):
+                if name not in watched.known or watched.known[name] is not None or watched.node.watched is not watched:
+                    del self._unshown[watched, name]
+                elif len(self._unshown) > MOST_UNSHOWN or self._is_shown(watched, name):
+                    del self._unshown[watched, name]
+                    self._forget_name(watched, Name(name), found)
+            if not self._unshown:
+                self._unshown_any = trio.Event()
+            if found:
+                self.invalidations += len(found)
+                await trio.to_thread.run_sync(_do_all, found)
+
+    def _is_shown(self, watched: Watched, name: bytes) -> bool:
+        try:
+            self._view.attributes(self._view.child(self._nodes.location(watched.node), Name(name)))
+        except OSError:
+            return False
+        return True
+
     async def drop_doubted(self) -> None:
         """Have the kernel drop the pages that are in doubt, as soon as they are. Runs until cancelled."""
         while True:
@@ -278,7 +314,10 @@ class Watch:
                 self._lost(watched, found)
                 continue
             if event.mask & _MOVED:
-                moved[event.wd] = None
+                if watched.node.moves:
+                    watched.node.moves -= 1
+                else:
+                    moved[event.wd] = None
                 continue
             directories[event.wd] = None
             if event.mask & _NAMES_CHANGE:
@@ -286,10 +325,6 @@ class Watch:
             if event.name:
                 key = event.wd, os.fsencode(event.name)
                 touched[key] = touched.get(key, 0) | event.mask
-        for descriptor in moved:
-            watched = self._by_descriptor.get(descriptor)
-            if watched is not None:
-                self._look_where_it_is(watched.node, found)
         for (descriptor, name), mask in touched.items():
             watched = self._by_descriptor.get(descriptor)
             if watched is None:
@@ -298,6 +333,11 @@ class Watch:
                 self._look_at_name(watched, Name(name), found)
             elif mask & _NAMES_COME:
                 self._look_at_new_name(watched, Name(name), found)
+        # After the names that led there: with those the kernel drops the most of what is below.
+        for descriptor in moved:
+            watched = self._by_descriptor.get(descriptor)
+            if watched is not None:
+                self._look_where_it_is(watched.node, found)
         for descriptor in directories:
             watched = self._by_descriptor.get(descriptor)
             if watched is not None:
@@ -350,15 +390,16 @@ class Watch:
         self._compare(node, attributes, found)
 
     def _look_where_it_is(self, node: Node, found: list[Invalidation]) -> None:
-        """A directory was moved: by the session, and then it is where it is known to be, or by another."""
+        """A directory was moved by another. What was asked in it since was answered by its old path, even where it has been
+        found anew, or is back; and unless it is, what is asked in it goes nowhere."""
+        self._forget_below(node, found)
         try:
             self._view.attributes(self._nodes.location(node), node.identity)
         except OSError:
             self._nodes.astray.add(node)
-            self._forget_below(node, found)
 
     def _forget_below(self, node: Node, found: list[Invalidation]) -> None:
-        """Forget what was told of names in a directory and below it: since it was moved, by its old path."""
+        """Forget what was told of names in a directory and below it."""
         waiting = [node]
         while waiting:
             watched = waiting.pop().watched
@@ -410,6 +451,8 @@ class Watch:
             watched.names = None
             for name in list(watched.known):
                 self._forget_name(watched, Name(name), found)
+            watched.node.moves = 0
+            self._look_where_it_is(watched.node, found)
         for node in self._nodes:
             self._compare(node, None, found)
         return found

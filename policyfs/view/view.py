@@ -125,7 +125,7 @@ class View:
         except OSError as error:
             raise self._absent(location, error, expect) from None
         if expect is not None and expect != (status.st_dev, status.st_ino):
-            raise Refused(Refusal.STALE, location.path)
+            raise Refused(Refusal.STALE, location.path, absent=True)
         return self.judged(location, status)
 
     def link_text(self, location: Location, expect: Target = None) -> bytes:
@@ -485,7 +485,7 @@ class View:
         if error.errno not in _NOT_THERE:
             return error
         if expect is not None:
-            return Refused(Refusal.STALE, location.path)
+            return Refused(Refusal.STALE, location.path, absent=True)
         if error.errno == errno.ENOTDIR:
             at = self._file_on_the_way(location)
             if at is not None:
@@ -539,7 +539,7 @@ class View:
         try:
             again = os.fstat(link)
             if (again.st_dev, again.st_ino) != (status.st_dev, status.st_ino):
-                raise Refused(Refusal.STALE, location.path)
+                raise Refused(Refusal.STALE, location.path, absent=True)
             return self.root.link_text(link)
         finally:
             os.close(link)
@@ -620,7 +620,7 @@ class View:
             status = os.fstat(reached)
             if not isinstance(expect, OpenFile):
                 if expect is not None and expect != (status.st_dev, status.st_ino):
-                    raise Refused(Refusal.STALE, location.path)
+                    raise Refused(Refusal.STALE, location.path, absent=True)
                 self._judge(location, status, reached)
         except BaseException:
             os.close(reached)
@@ -656,7 +656,7 @@ class View:
             raise self._absent(location, error, location.within) from None
         try:
             if location.within is not None and self.root.identity(directory) != location.within:
-                raise Refused(Refusal.STALE, location.path)
+                raise Refused(Refusal.STALE, location.path, absent=True)
             yield directory, Name(name)
         finally:
             os.close(directory)

@@ -52,7 +52,7 @@ PATIENCE = 15.0
 
 LEAK_PATIENCE = 5.0
 """Seconds until a descriptor that the daemon holds more than at the start is a leak: it keeps what was removed for a
-moment (operations.HOLD_SECONDS, at worst twice)."""
+moment (removed.HOLD_SECONDS, at worst twice)."""
 
 _ERRNO_NAMES = {**errno.errorcode, errno.EOPNOTSUPP: "EOPNOTSUPP"}
 """By the names that errno(3) leads with: Python has ENOTSUP for this one."""

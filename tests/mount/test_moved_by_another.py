@@ -276,7 +276,6 @@ def test_moved_to_another_level_and_back(ground: Ground) -> None:
     until(lambda: not os.path.lexists(path / "g"), "a name that went is gone")
 
 
-@pytest.mark.xfail(strict=True, reason="a file found at another level leaves what is open at the old one")
 def test_a_file_moved_to_where_it_is_read_only(ground: Ground) -> None:
     """Once a file with one name is found at its new place, a descriptor opened when it could be written changes it no
     more."""
@@ -417,7 +416,6 @@ def test_names_by_a_directory_that_another_replaced(ground: Ground) -> None:
     assert (ground.inside / "here/x/f").read_text() == "the content of the new one"
 
 
-@pytest.mark.xfail(strict=True, reason="what was asked between a move and its event is kept")
 def test_names_asked_at_the_old_place_while_a_directory_is_moved(ground: Ground) -> None:
     """A name that was missing only because its directory had just been moved is there when that is found again."""
     for _ in range(5):
@@ -521,7 +519,6 @@ def test_a_credential_linked_in_where_it_is_watched(ground: Ground) -> None:
     until(lambda: names(ground.inside / "here") == [], "none is listed")
 
 
-@pytest.mark.xfail(strict=True, reason="what was not shown is missing to the kernel for a day")
 def test_what_is_not_shown_and_then_is(ground: Ground) -> None:
     """A link that landed on what is hidden, and a file that was a credential, are there when they are that no longer,
     though nothing happened where they are."""
