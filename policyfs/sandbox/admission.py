@@ -1,7 +1,7 @@
 """Which places of the machine a sandbox may show beside the view. Pure: facts in, a reason to refuse out.
 
-A place is judged as the whole subtree it is. It may not hold, nor lie in, SOURCE (which is to be seen through the view
-alone, also under the path of another mount), anything that the denylist, a floor or policyfs itself closes, or what the
+A place is judged as the whole subtree it is, by every path at which mounts show it. It may not hold, nor lie in, SOURCE
+(which is to be seen through the view alone), anything that the denylist, a floor or policyfs itself closes, or what the
 sandbox makes for itself. Names that the denylist closes in any directory (`.env`, `*.pem`) are judged on the way to the
 place, not below it: what is to be judged name by name goes through a view.
 """
@@ -9,7 +9,7 @@ place, not below it: what is to be judged name by name goes through a view.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from policyfs.policy.compiled import Place as PolicyPlace
 from policyfs.policy.levels import Level
@@ -31,13 +31,17 @@ class Facts:
     """What the judgement needs to know.
 
     `policy` is that of the whole machine with everything granted: it says what denylist, floors and policyfs's own
-    places leave. `origins` holds, for SOURCE and each place asked about, the origins of it and of all mounts below it.
+    places leave. `origins` holds, for SOURCE and each place asked about, the origins of it and of all mounts below it;
+    `aliases`, for each place, the other paths at which mounts show it or a part of it. `kernel` are the mounts of file
+    systems that are the kernel's, wherever they are.
     """
 
     source: HostPath
     policy: Policy
     origins: Mapping[HostPath, Sequence[Origin]]
     system: Sequence[HostPath]
+    aliases: Mapping[HostPath, Sequence[HostPath]] = field(default_factory=dict)
+    kernel: Sequence[HostPath] = ()
 
 
 def unfit_source(source: HostPath) -> str | None:
@@ -62,12 +66,27 @@ def refused(place: HostPath, facts: Facts, *, writable: bool) -> str | None:
         return f"holds SOURCE {source}, which is seen through its view alone; name something beside it"
     if _meet(facts.origins.get(place, ()), facts.origins.get(facts.source, ())[:1]):
         return f"is SOURCE {source}, or a part of it, under the path of another mount; grant it with -g"
-    for kernel in KERNEL:
+    for kernel in (*KERNEL, *facts.kernel):
         if below(place, kernel) is not None:
-            return f"lies in {display(kernel)}, of which a sandbox has its own; name a place of files"
+            return (
+                f"lies in {display(kernel)}, which is the kernel's or of which a sandbox has its own; name a place of files"
+            )
+        # Root's own in a sandbox too: /proc/sys/kernel/core_pattern names a program that the machine's root runs.
+        if writable and below(kernel, place) is not None:
+            return f"holds {display(kernel)}, which is the kernel's; name something beside it, or use --ro-bind"
     for made in MADE_HERE:
         if below(made, place) is not None:
             return f"is or holds {display(made)}, of which a sandbox has its own; name what you need in it"
+    reason = _by_its_path(place, facts, writable=writable)
+    for alias in facts.aliases.get(place, ()):
+        if reason is None:
+            other = _by_its_path(alias, facts, writable=writable)
+            reason = None if other is None else f"is {display(alias)} too, by another mount, and that {other}"
+    return reason
+
+
+def _by_its_path(place: HostPath, facts: Facts, *, writable: bool) -> str | None:
+    """What a path says of a place, be it one of many."""
     if writable:
         for system in facts.system:
             if below(place, system) is not None or below(system, place) is not None:

@@ -131,6 +131,35 @@ def _origin(mount: Mount, place: HostPath) -> Origin:
     return (mount.device, HostPath(mount.root.rstrip(b"/") + b"/" + rest if rest else mount.root))
 
 
+def aliases(place: HostPath, table: Sequence[Mount]) -> list[HostPath]:
+    """The other paths at which mounts show a place, or a part of it. One that another mount covers is among them: what
+    covers it may go."""
+    found: dict[HostPath, None] = {}
+    for device, path in origins(place, table):
+        for mount in table:
+            if mount.device != device:
+                continue
+            rest = below(path, mount.root)
+            if rest is None and below(mount.root, path) is None:
+                continue
+            alias = HostPath(mount.point.rstrip(b"/") + b"/" + rest) if rest else mount.point
+            if below(alias, place) is None:
+                found[alias] = None
+    return list(found)
+
+
+_KERNEL_TYPES = {
+    *("binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs", "fusectl"),
+    *("mqueue", "nsfs", "proc", "pstore", "securityfs", "selinuxfs", "sysfs", "tracefs"),
+}
+"""File systems of which each file is a way to the kernel (`nodev` in /proc/filesystems), not those that hold files."""
+
+
+def kernel_mounts(table: Sequence[Mount]) -> list[HostPath]:
+    """Where such file systems are mounted, a chroot's own /proc for instance."""
+    return [mount.point for mount in table if mount.type in _KERNEL_TYPES]
+
+
 @dataclass(frozen=True, slots=True)
 class Tools:
     """The programs that make a sandbox."""

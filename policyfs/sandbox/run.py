@@ -262,6 +262,8 @@ def _sandbox(wanted: Wanted, source: HostPath, directory: RunDirectory) -> tuple
         machine_policy(wanted.options),
         {place: machine.origins(place, table) for place in (source, *real_added, *shown)},
         machine.SYSTEM,
+        {place: machine.aliases(place, table) for place in real_added},
+        machine.kernel_mounts(table),
     )
     alias = admission.alias_of_source(facts, shown)
     if alias is not None:

@@ -216,6 +216,50 @@ def test_the_source_under_another_mount_is_refused(one_tree: Ground, as_root: No
     assert "under the path of another mount" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("mounted", "named", "option", "reason"),
+    [
+        (".ssh", "", "--ro-bind", "denylist ~/.ssh"),
+        ("", "/.ssh", "--ro-bind", "denylist ~/.ssh"),
+        ("", "/.local", "--home", "policyfs itself"),
+        (".ssh/inner", "", "--bind", "denylist ~/.ssh"),
+    ],
+)
+def test_a_closed_place_under_another_mount_is_refused(
+    one_tree: Ground, as_root: None, mounted: str, named: str, option: str, reason: str
+) -> None:
+    """What the denylist or policyfs closes is closed by every path that a mount gives it."""
+    home, other = one_tree.person.home, one_tree.person.home / "other"
+    for directory in (home / ".ssh/inner", other):
+        directory.mkdir(parents=True, exist_ok=True)
+    enter = ("nsenter", "-t", str(one_tree.person.namespace), "-m", "--")
+    subprocess.run([*enter, "mount", "--bind", str(home / mounted), str(other)], check=True)
+    try:
+        done = one_tree.run("true", options=(option, f"{other}{named}"))
+    finally:
+        subprocess.run([*enter, "umount", str(other)], check=True)
+    assert done.returncode == 4
+    assert "by another mount" in done.stderr
+    assert reason in done.stderr
+
+
+def test_a_place_that_holds_the_kernels_files_is_not_to_be_changed(one_tree: Ground, as_root: None) -> None:
+    """A chroot with a /proc of its own can be shown, and not be bound to be changed."""
+    place = one_tree.person.home / "chroot"
+    (place / "proc").mkdir(parents=True)
+    enter = ("nsenter", "-t", str(one_tree.person.namespace), "-m", "--")
+    subprocess.run([*enter, "mount", "-t", "proc", "proc", str(place / "proc")], check=True)
+    try:
+        changed = one_tree.run("true", options=("--bind", str(place)))
+        inside = one_tree.run("true", options=("--ro-bind", str(place / "proc/sys")))
+        shown = one_tree.run("true", options=("--ro-bind", str(place)))
+    finally:
+        subprocess.run([*enter, "umount", str(place / "proc")], check=True)
+    assert (changed.returncode, inside.returncode, shown.returncode) == (4, 4, 0)
+    assert f"holds {place}/proc, which is the kernel's" in changed.stderr
+    assert f"lies in {place}/proc" in inside.stderr
+
+
 # -- what refuses to run
 
 

@@ -7,10 +7,12 @@ import stat
 
 import pytest
 
+from policyfs.host.mounts import Mount
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import ROOT, HostPath
 from policyfs.policy.policy import Policy, Surroundings
 from policyfs.policy.session import Session
+from policyfs.sandbox import machine
 from policyfs.sandbox.admission import Facts, alias_of_source, refused, unfit_source
 from policyfs.sandbox.environment import EnvironmentFault, environment
 from policyfs.sandbox.layout import NAMESPACES, Place, Sandbox, SystemPlace, arguments, links_to, private_home
@@ -227,6 +229,20 @@ def test_the_source_is_known_under_another_mount(found: list[tuple[str, bytes]],
 def test_which_sources_fit(source: bytes, fits: bool) -> None:
     """The root and what is the kernel's do not."""
     assert (unfit_source(HostPath(source)) is None) is fits
+
+
+def test_the_other_paths_of_a_place() -> None:
+    """Those at which a mount shows all of it, a part of it or what is around it; none below its own."""
+    table = [
+        Mount(HostPath(b"/"), "ext4", "8:1"),
+        Mount(HostPath(b"/mnt/home"), "ext4", "8:1", HostPath(b"/home")),
+        Mount(HostPath(b"/keys"), "ext4", "8:1", HostPath(b"/home/me/.ssh")),
+        Mount(HostPath(b"/home/me/here"), "ext4", "8:1", HostPath(b"/home/me/there")),
+        Mount(HostPath(b"/other"), "ext4", "8:2", HostPath(b"/home/me")),
+    ]
+    assert machine.aliases(HOME, table) == [b"/mnt/home/me", b"/keys", b"/mnt/home/me/there"]
+    assert machine.aliases(HostPath(b"/keys/inner"), table) == [b"/home/me/.ssh/inner", b"/mnt/home/me/.ssh/inner"]
+    assert machine.aliases(HostPath(b"/other"), table) == []
 
 
 # -- standard descriptors
