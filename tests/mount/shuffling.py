@@ -229,15 +229,15 @@ class Shuffled:
         looks = [self._named, self._listed]
         self.chance.shuffle(looks)
         for look in looks:
-            for where in [Path(), Path("passed"), *map(Path, TOP), *self._seen_directories()]:
+            for where in [Path(), Path("passed"), Path("hidden"), *self._seen_directories()]:
                 look(where)
-        where_is = {os.lstat(path).st_ino: path for path in [*self._all(directories=True), *(self.source / t for t in TOP)]}
+        where_is = {os.lstat(self.point / path).st_ino: path for path in self._seen_directories()}
         for held in self.held:
             status = told(os.fstat, held)
             real = None if isinstance(status, str) else where_is.get(status.st_ino)
             for name in NAMES:
-                path = None if real is None else real.relative_to(self.source) / name
-                if path is not None and not isinstance(self._attributes(path.parent), str):
+                path = None if real is None else real / name
+                if path is not None:
                     self._same(
                         lambda name=name, held=held: _shown(name, held), lambda path=path: self._attributes(path), path
                     )
@@ -245,7 +245,7 @@ class Shuffled:
                     self._same(lambda name=name, held=held: isinstance(_shown(name, held), str), lambda: True, name)
 
     def _seen_directories(self) -> Iterator[Path]:
-        for path in self._all(directories=True):
+        for path in [*(self.source / name for name in TOP), *self._all(directories=True)]:
             below = path.relative_to(self.source)
             if not isinstance(self._attributes(below), str):
                 yield below

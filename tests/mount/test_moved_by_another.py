@@ -358,6 +358,22 @@ def test_moved_to_a_place_that_is_hidden_while_a_listing_is_half_read(ground: Gr
     assert errno_of(os.listdir, directory) in GONE
 
 
+def test_moved_to_a_place_that_is_hidden_before_a_listing_is_read(ground: Ground) -> None:
+    """A listing that was open tells nothing of what is in the directory there, nor has the kernel keep it."""
+    ground.rule("there", "none")
+    ground.make("here/x/f")
+    ground.warm("here")
+    ground.make("here/x/g")
+    until(lambda: os.path.lexists(ground.inside / "here/x/g"), "the list of names is to be made anew")
+    directory = ground.open("here/x")
+    ground.move("here/x", "there/x")
+    until(lambda: not os.path.lexists(ground.inside / "here/x"), "it is gone")
+    (ground.behind / "there/x/f").write_text("longer than it was before")
+    until(lambda: errno_of(lambda: os.stat("f", dir_fd=directory)) in GONE, "it is not found there")
+    assert errno_of(os.listdir, directory) in GONE
+    assert errno_of(lambda: os.stat("f", dir_fd=directory)) in GONE
+
+
 # -- another in its place ------------------------------------------------------------------------------------------------
 
 
@@ -448,6 +464,35 @@ def test_removed_and_made_anew_at_once(ground: Ground) -> None:
         (ground.behind / "here/x/new").unlink()
         ground.make(f"here/x/f{number + 1}", "here/x/f", "here/x/d/f")
         until(lambda: not os.path.lexists(ground.inside / "here/x/new"), "it is gone")
+
+
+@pytest.mark.xfail(reason="what bears the inode number of a directory that was removed is taken for it", strict=False)
+@pytest.mark.parametrize("looked_at_once", [False, True], ids=["looked at later", "looked at once"])
+@pytest.mark.parametrize("where", ["here/x", "there/y"], ids=["in its place", "elsewhere"])
+def test_removed_while_somebody_stands_in_it(ground: Ground, where: str, looked_at_once: bool) -> None:
+    """In a directory that was removed nothing is found and nothing is made, whatever is made in its place, or has its inode
+    number."""
+    ground.rule("there", "stage")
+    ground.rule("here", "stage")
+    ground.make("here/x/f")
+    ground.warm("here")
+    directory = ground.open("here/x")
+    os.listdir(directory)
+    shutil.rmtree(ground.behind / "here/x")
+    ground.make(f"{where}/f", f"{where}/new")
+    if looked_at_once:
+        # So that the new one is known before any event has been looked at.
+        names((ground.inside / where).parent)
+    until(lambda: errno_of(lambda: os.stat("f", dir_fd=directory)) in GONE, "what was in it is gone", 2)
+    until(lambda: os.path.lexists(ground.inside / where / "new"), "the new one is seen", 2)
+    assert names(ground.inside / where) == ["f", "new"]
+    for name in ("f", "new", "nothing"):
+        assert errno_of(lambda name=name: os.stat(name, dir_fd=directory)) in GONE
+    assert errno_of(lambda: os.open("f", os.O_RDONLY, dir_fd=directory)) in GONE
+    assert errno_of(lambda: os.open("made", os.O_CREAT | os.O_WRONLY, dir_fd=directory)) in GONE
+    assert errno_of(lambda: os.unlink("f", dir_fd=directory)) in GONE
+    assert names(ground.behind / where) == ["f", "new"] == names(ground.inside / where)
+    assert (ground.inside / where / "f").read_text() == f"content of {where}/f"
 
 
 def test_a_directory_that_comes_to_be_below_what_was_in_it(ground: Ground) -> None:
