@@ -56,7 +56,9 @@ def mount_at(point: HostPath) -> Mount | None:
 
 def in_view(place: HostPath) -> tuple[HostPath, ViewPath] | None:
     """The mountpoint of the view that a place lies in, and the path there; None for a place in no view."""
-    return in_one_of({mount.point for mount in mounts() if mount.type == FILE_SYSTEM_TYPE}, place)
+    # Of mounts on one place the latest is the one that is seen.
+    seen = {mount.point: mount.type for mount in mounts()}
+    return in_one_of({point for point, kind in seen.items() if kind == FILE_SYSTEM_TYPE}, place)
 
 
 def in_one_of(roots: Collection[HostPath], place: HostPath) -> tuple[HostPath, ViewPath] | None:
