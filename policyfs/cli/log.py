@@ -56,7 +56,10 @@ def command(mountpoint: str, follow: bool, denied: bool, as_json: bool, verified
         raise UserFault(Exit.PLACE, f"MOUNTPOINT: {fault}; name a view, mounted or not") from None
     journal = places.journal_path(mounts.real_mountpoint(named))
     if not files_of(journal):
-        raise UserFault(Exit.PLACE, f"no journal of {display(named)}: you have mounted no view there that keeps one")
+        raise UserFault(
+            Exit.PLACE,
+            f"no journal of {display(named)}: you have mounted no view there that keeps one; see `policyfs status`",
+        )
     if verified:
         _verify(journal)
     else:

@@ -70,7 +70,7 @@ def _run(wanted: Wanted, tell: Callable[[str], None], ending: Ending) -> int:
         raise UserFault(Exit.PLACE, unfit)
     mounts.require_fuse()
     tools = machine.tools()
-    log = log_file_for(source)
+    log = _log_for(source)
     directory = RunDirectory.make()
     try:
         daemon = Daemon(log)
@@ -124,6 +124,14 @@ def _run(wanted: Wanted, tell: Callable[[str], None], ending: Ending) -> int:
         daemon.forget()
         if not cleared:
             tell(f"the view could not be cleared away; see `findmnt {display(directory.view)}` and {log}")
+
+
+def _log_for(source: HostPath) -> str:
+    try:
+        places.private_directory(places.state_directory())
+    except OSError as error:
+        raise UserFault(Exit.MACHINE, f"no place for the log: {error}; set XDG_STATE_HOME to a directory of yours") from None
+    return log_file_for(source)
 
 
 def _streams() -> Streams:

@@ -138,6 +138,14 @@ def test_a_working_directory_that_was_removed(one_tree: Ground) -> None:
             assert done.stderr == "policyfs: the working directory was removed; change to another with cd\n"
 
 
+def test_a_state_directory_that_cannot_be_made(one_tree: Ground) -> None:
+    """Nothing is run, and the advice is one that this command takes."""
+    done = one_tree.person.run("env", "XDG_STATE_HOME=/dev/null", *one_tree.words("true"))
+    assert done.returncode == 5
+    assert done.stderr.startswith("policyfs: no place for the log: ")
+    assert done.stderr.endswith("; set XDG_STATE_HOME to a directory of yours\n")
+
+
 REFUSED = {
     "in SOURCE": ("{source}/work", "lies in SOURCE"),
     "SOURCE itself": ("{source}", "lies in SOURCE"),
