@@ -10,6 +10,7 @@ import click
 
 import policyfs
 from policyfs.cli.options import translating_faults
+from policyfs.host.processes import ensure_standard_streams
 
 _COMMANDS = {
     "mount": "Mount a view of SOURCE at MOUNTPOINT.",
@@ -76,4 +77,5 @@ def commands() -> None:
 
 def main() -> None:
     """The program. Ends the process with a documented exit code."""
+    ensure_standard_streams()
     sys.exit(translating_faults(lambda: commands(prog_name="policyfs")))

@@ -1,4 +1,4 @@
-"""What a process is called."""
+"""What a process is called, and what every process is to have."""
 
 from __future__ import annotations
 
@@ -21,3 +21,12 @@ def command_of(process: int) -> str | None:
         return None
     finally:
         os.close(descriptor)
+
+
+def ensure_standard_streams() -> None:
+    """Have something behind numbers 0, 1 and 2. Where one is closed the next file or pipe that is opened would get it, and
+    be taken for input or output by whatever is started then."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        # Like those that a process is given, for its children.
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)

@@ -8,7 +8,6 @@ handed on: nothing but their own ends can be had through them.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
@@ -110,8 +109,7 @@ class Streams:
     """The three descriptors for a command, and what is copied while it runs."""
 
     def __init__(self) -> None:
-        """Look at what this process has. Raises `RefusedStream`."""
-        _ensure_open()
+        """Look at what this process has, all three of them open. Raises `RefusedStream`."""
         kinds = []
         for standard, name in enumerate(("input", "output", "error")):
             status = os.fstat(standard)
@@ -243,16 +241,3 @@ class Streams:
         if flow.from_command and not flow.is_terminal:
             # A pipe of ours that can be written no further: its writer gets SIGPIPE.
             os.close(flow.source)
-
-
-def _ensure_open() -> None:
-    """A closed standard descriptor would be given to the next file that is opened."""
-    for standard in range(3):
-        try:
-            os.fstat(standard)
-        except OSError:
-            nothing = os.open(os.devnull, os.O_RDWR)
-            if nothing != standard:
-                with contextlib.suppress(OSError):
-                    os.dup2(nothing, standard)
-                    os.close(nothing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 from pathlib import Path
@@ -232,3 +233,14 @@ def test_two_runs_of_one_tree(one_tree: Ground) -> None:
     assert ran(one_tree.run("cat", f"{one_tree.source}/open.txt")) == "open\n"
     said, _ = first.communicate(b"end\n", timeout=30)
     assert said == b"open\n"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_descriptors(one_tree: Ground, closed: str) -> None:
+    """Where a standard descriptor is closed the command has one that leads nowhere, and runs and ends as ever."""
+    script = "cat; echo out; echo err >&2; echo ran > work/ran; exit 3"
+    done = one_tree.person.run("sh", "-c", f"exec {shlex.join(one_tree.words('sh', '-c', script))} {closed}", input="")
+    assert done.returncode == 3
+    assert done.stdout == ("" if ">&-" in closed.split() else "out\n")
+    assert done.stderr == ("" if "2>&-" in closed.split() else "err\n")
+    assert (one_tree.source / "work/ran").exists()
