@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import sys
+import time
 from collections import deque
 from collections.abc import Iterator
 from datetime import datetime
@@ -18,7 +19,7 @@ import click
 from inotify_simple import INotify, flags
 
 from policyfs.cli.options import printable
-from policyfs.host import mounts, places
+from policyfs.host import asking, mounts, places
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.journal_file import parsed
 from policyfs.host.journal_reading import Reader, files_of, verify
@@ -26,6 +27,8 @@ from policyfs.policy.paths import PathFault, display
 
 _LAST = 10
 """Lines of the past that -f begins with."""
+_FIRST_LINES = 5.0
+"""Seconds to wait for the first lines of a view that has just been mounted."""
 _CHUNK = 1000
 """Lines that are printed at once."""
 _WITHOUT_WATCH = 1.0
@@ -55,7 +58,7 @@ def command(mountpoint: str, follow: bool, denied: bool, as_json: bool, verified
     except PathFault as fault:
         raise UserFault(Exit.PLACE, f"MOUNTPOINT: {fault}; name a view, mounted or not") from None
     journal = places.journal_path(mounts.real_mountpoint(named))
-    if not files_of(journal):
+    if not files_of(journal) and not _comes(mountpoint, journal):
         raise UserFault(
             Exit.PLACE,
             f"no journal of {display(named)}: you have mounted no view there that keeps one; see `policyfs status`",
@@ -64,6 +67,21 @@ def command(mountpoint: str, follow: bool, denied: bool, as_json: bool, verified
         _verify(journal)
     else:
         _print(journal, follow=follow, denied=denied, as_json=as_json, last=lines)
+
+
+def _comes(mountpoint: str, journal: Path) -> bool:
+    """Whether a journal is written soon: a view that was mounted a moment ago gathers its first lines."""
+    try:
+        if asking.ask(asking.mounted_view(mountpoint), {"do": "status"})["journal"] is None:
+            return False
+    except UserFault:
+        return False
+    end = time.monotonic() + _FIRST_LINES
+    while not files_of(journal):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def _verify(journal: Path) -> None:

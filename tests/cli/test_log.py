@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from policyfs.cli import log
 from policyfs.host.journal_file import head_path
 from policyfs.host.places import mount_name
 from policyfs.mount.journal import Journal
@@ -321,3 +322,15 @@ def test_following_ends_when_nobody_reads(home: Path, point: Path, path: Path) -
         assert run.process.wait(PATIENCE) == FAILED
         assert run.process.stderr is not None
         assert run.process.stderr.read() == b""
+
+
+@pytest.mark.parametrize(("status", "comes"), [({"written": 0, "lost": 0}, True), (None, False)])
+def test_the_first_lines_of_a_new_view_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: dict[str, int] | None, comes: bool
+) -> None:
+    """Where a view that keeps a journal is mounted and has written nothing yet, its journal is one that comes."""
+    journal = tmp_path / "view.jsonl"
+    monkeypatch.setattr(log.asking, "mounted_view", lambda text: HostPath(os.fsencode(text)))
+    monkeypatch.setattr(log.asking, "ask", lambda point, request: {"journal": status})
+    monkeypatch.setattr(log.time, "sleep", lambda seconds: journal.touch())
+    assert log._comes("/view", journal) is comes
