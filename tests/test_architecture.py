@@ -150,6 +150,7 @@ EXCEPTIONS = {
     ("mount/policy_change.py", "os.readlink"): "the same",
     ("view/credentials.py", "os.lstat"): "looks at places of the host that the denylist names, never at the source's own",
     ("view/credentials.py", "os.scandir"): "lists those places",
+    ("view/files.py", "fcntl"): "takes O_APPEND off a descriptor, and puts it back",
     ("mount/start.py", "os.open"): "the daemon's log, which lies in policyfs's own state or where --log says",
     ("mount/start.py", "os.pidfd_open"): "holds the daemon that it started",
     ("mount/start.py", "subprocess"): "starts the daemon",

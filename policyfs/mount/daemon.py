@@ -191,7 +191,6 @@ async def _serve(
         nursery.start_soon(operations.watch.run)
         nursery.start_soon(operations.watch.drop_doubted)
         nursery.start_soon(operations.watch.look_at_unshown)
-        nursery.start_soon(operations.removed.let_go_in_time)
         nursery.start_soon(operations.memory.run)
         nursery.start_soon(live.expire)
         nursery.start_soon(change.follow)

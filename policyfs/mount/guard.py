@@ -47,7 +47,7 @@ def guarded(
         except pyfuse3.FUSEError as error:
             raise _never_enosys(error.errno) from None
         except OSError as error:
-            if error.errno in _NO_ROOM and operations.removed.let_go():
+            if error.errno in _NO_ROOM and operations.removed.let_go_of_all():
                 # What the session removed a moment ago was still held, and its room with it. The call did nothing.
                 return await guard(*arguments, **named)
             raise _never_enosys(error.errno) from None

@@ -40,13 +40,15 @@ class FileHandle:
 class DirectoryHandle:
     """An open directory of a node: its names as they were when it was opened, and the listing behind them, which is
     only needed where attributes must be looked up. `epoch` is the policy they were judged by, `begun` whether any of them
-    was asked for yet."""
+    was asked for yet. `as_read` is the list that the names are a copy of: as long as the directory's watch has that very
+    list, nothing has changed."""
 
-    __slots__ = ("begun", "epoch", "listing", "names", "node")
+    __slots__ = ("as_read", "begun", "epoch", "listing", "names", "node")
 
     def __init__(self, node: Node, names: list[Name], listing: Listing | None, epoch: int) -> None:
         self.node = node
-        self.names = names
+        self.as_read = names
+        self.names = list(names)
         self.listing = listing
         self.epoch = epoch
         self.begun = False

@@ -11,8 +11,8 @@ The inode number is the source's own, so that git's index and hard-link detectio
 where that number is taken (number 1 is the root's in FUSE; a second device; a hard link at another level) it is
 replaced by a hash, which is the same from mount to mount.
 
-A node reached again under an old number after its last name went away is another object with a used inode: it gets the
-next generation, so that the kernel does not take the one for the other.
+A node reached again under an old number after its last name went away is another object with a used inode, unless it was
+open or held all the time: it gets the next generation, so that the kernel does not take the one for the other.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -58,8 +59,8 @@ class Node:
         "identity",
         "ino",
         "kept_in",
+        "kind",
         "level",
-        "link",
         "listings",
         "lookups",
         "moves",
@@ -70,6 +71,7 @@ class Node:
         "place",
         "place_epoch",
         "sent",
+        "size",
         "stamp",
         "unwatchable",
         "watched",
@@ -94,6 +96,8 @@ class Node:
         """The minute in which `entry` was made."""
         self.stamp = 0
         """The change time, in nanoseconds, of what the kernel was last told; 0 where it keeps nothing."""
+        self.size = 0
+        """How large a file the kernel takes it to be."""
         self.sent = 0
         """The state, by its `stamp`, whose content was sent to the kernel's page cache."""
         self.pages_doubted = False
@@ -101,7 +105,8 @@ class Node:
         next opening."""
         self.held: OpenFile | None = None
         """The object itself, kept in reach for a while after its last name was taken away."""
-        self.link = False
+        self.kind = 0
+        """Its file type, as of st_mode; 0 for the root."""
         self.listings = 0
         """How many open directories there are of it."""
         self.denied = False
@@ -276,8 +281,14 @@ class Nodes:
             known = self._by_ino.get(identity[1])
             if known is not None and known.files and known.identity == identity:
                 node = known
+        kind = stat.S_IFMT(attributes.mode)
+        if node is not None and node.kind not in (0, kind):
+            # The kernel would take the old one for broken, and answer EIO to who has it.
+            self.ended(node)
+            node = None
         if node is None:
             node = Node(self._free_number(identity, place.level), identity, place.level, parent, name)
+            node.kind = kind
             node.place, node.place_epoch = place, self.epoch
             self._by_key[key] = self._by_ino[node.ino] = node
         elif node.parent is not parent or node.name != name or node.gone:
@@ -310,8 +321,9 @@ class Nodes:
         for node, old in before.items():
             new = self.place(node)
             denied = any(self._view.is_credential(file) for file in node.files or ())
+            same = new.level is old.level and new.standing is old.standing and denied is node.denied
             # What a link shows depends on more than its own place.
-            if new.level is not old.level or new.standing is not old.standing or denied is not node.denied or node.link:
+            if not same or node.kind == stat.S_IFLNK:
                 changed.append(node)
                 self.change_level(node, new.level)
                 node.denied = denied
@@ -330,9 +342,10 @@ class Nodes:
         if node.gone:
             node.gone = False
             node.others = None
-            node.let_go()
-            if not node.files:
+            if not node.files and node.held is None:
+                # Nothing has kept the number from being used again.
                 node.generation += 1
+            node.let_go()
         else:
             others = [other for other in node.others or () if other != (parent, name)]
             others.append((node.parent, node.name))
@@ -347,7 +360,8 @@ class Nodes:
         if self._by_key.get(node.key) is node:
             del self._by_key[node.key]
         node.level = level
-        self._by_key.setdefault(node.key, node)
+        if not node.gone:
+            self._by_key.setdefault(node.key, node)
 
     def forget(self, ino: int, times: int) -> Node | None:
         """The kernel forgets a node this many times; at none left it is let go, and given back."""
@@ -362,6 +376,12 @@ class Nodes:
         if self._by_key.get(node.key) is node:
             del self._by_key[node.key]
         return node
+
+    def ended(self, node: Node) -> None:
+        """An object is no more, though the kernel may still have it in use. What bears its inode number next is another."""
+        node.gone = True
+        if self._by_key.get(node.key) is node:
+            del self._by_key[node.key]
 
     # -- names that come and go -----------------------------------------------------------------------------------------
 

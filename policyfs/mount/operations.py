@@ -31,7 +31,7 @@ from policyfs.mount.watch import LONG, SHORT, Watch, Watched, life, this_minute
 from policyfs.policy import operations as needs
 from policyfs.policy.compiled import Place
 from policyfs.policy.levels import Level, Standing
-from policyfs.policy.paths import NAME_MAX, Name
+from policyfs.policy.paths import NAME_MAX, Name, child
 from policyfs.policy.refusals import Refusal
 from policyfs.view.attributes import Attributes, Identity
 from policyfs.view.files import OpenFile, WouldBlock
@@ -43,10 +43,21 @@ from policyfs.view.view import LEVEL_ATTRIBUTE, Location, View
 MOST_HANDLES = 4096
 """Open files and directories of one session (security.md 40). The daemon's descriptor limit is raised above it."""
 
+_PAGE = 4096
+"""Bytes of the smallest page that Linux has; larger ones begin and end at the end of one, too."""
 _CAPABILITY = b"security.capability"
 _NO_CAPABILITY = pyfuse3.FUSEError(errno.ENODATA)
 
 Result = TypeVar("Result")
+
+
+def _is_of_a_mapping(offset: int, length: int, size: int) -> bool:
+    """Whether a write by a descriptor that appends is none, but mapped pages written back: those are whole pages inside the
+    file, but for the last, which ends with it. What the kernel appends begins at the end of the file as it knows it; where
+    that is behind the times, since another appends too, it is hardly ever the beginning of a page, and ends with the file
+    hardly ever."""
+    end = offset + length
+    return offset % _PAGE == 0 and end <= size and (length % _PAGE == 0 or end == size)
 
 
 class Operations(pyfuse3.Operations):
@@ -88,7 +99,7 @@ class Operations(pyfuse3.Operations):
         """Let go of everything: the mount has ended."""
         self.files.close_all()
         self.directories.close_all()
-        self.removed.let_go()
+        self.removed.let_go_of_all()
         self.watch.close()
         if self.journal is not None:
             self.journal.close()
@@ -119,6 +130,9 @@ class Operations(pyfuse3.Operations):
         """The location of a name in a directory. Length first: DESIGN 4, "Order in every handler"."""
         if len(name) > NAME_MAX:
             raise Refused(Refusal.NAME_TOO_LONG, self.nodes.path(parent))
+        if parent.gone:
+            # Its number may be another directory's by now.
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return self.view.child(self.nodes.location(parent), Name(name), within)
 
     def _child_in(self, parent: Node, name: bytes) -> Location:
@@ -159,8 +173,7 @@ class Operations(pyfuse3.Operations):
         # A directory's own times move with its entries, which only its own watch tells of.
         attributes_life = life(node.watched if attributes.is_directory else watched, attributes)
         name_life = LONG if watched is not None else SHORT
-        node.link = attributes.is_link
-        if node.link:
+        if attributes.is_link:
             # What a link shows depends on more than its own directory.
             attributes_life = name_life = SHORT
         entry = entry_for(attributes, node.ino, node.generation, name_life, attributes_life)
@@ -170,12 +183,15 @@ class Operations(pyfuse3.Operations):
             if node.files:
                 self.watch.doubt(node)
         node.stamp = attributes.change_ns
+        node.size = attributes.size
         node.entry = entry if attributes_life > SHORT < name_life and node.parent is not None else None
         node.kept_in = this_minute()
         return entry
 
     def _told(self, parent: Node, location: Location, name: bytes, attributes: Attributes) -> EntryAttributes:
         """The reply that tells the kernel of an object; it counts as a lookup."""
+        if attributes.is_directory:
+            self.watch.tell_apart(attributes.identity, location.path)
         node = self.nodes.told(parent, Name(name), attributes, location.place)
         watched = parent.watched
         if watched is not None:
@@ -263,7 +279,7 @@ class Operations(pyfuse3.Operations):
             node = self.nodes.forget(inode, times)
             if node is not None:
                 self.watch.forget(node)
-                node.let_go()
+                self.removed.let_go(node)
 
     @guarded
     async def readlink(self, inode: InodeT, ctx: RequestContext) -> FileNameT:
@@ -285,7 +301,7 @@ class Operations(pyfuse3.Operations):
         node = self._node(inode)
         self.directories.room()
         names, listing = self._names(node)
-        return FileHandleT(self.directories.add(DirectoryHandle(node, list(names), listing, self.nodes.epoch)))
+        return FileHandleT(self.directories.add(DirectoryHandle(node, names, listing, self.nodes.epoch)))
 
     def _names(self, node: Node) -> tuple[list[Name], Listing | None]:
         """The names in a directory as they are now, and the listing where it had to be made."""
@@ -311,11 +327,15 @@ class Operations(pyfuse3.Operations):
         place = self.nodes.place(directory)
         if place.standing is not Standing.VISIBLE:
             raise Refused(Refusal.DENIED, self.nodes.path(directory), place)
-        if start_id == 0 and handle.begun:
-            # rewinddir(3): the stream is to show what is there now.
+        if self.nodes.astray and not directory.gone:
+            # A listing stays with its directory wherever that goes; what is in it there is not to be told.
+            self._on(directory, self.view.attributes)
+        if start_id == 0 and (handle.begun or directory.watched is None or directory.watched.names is not handle.as_read):
+            # rewinddir(3): the stream is to show what is there now. The kernel does not say that it rewound what nobody
+            # has read from; then what was changed since it was opened counts.
             handle.close_listing()
             names, handle.listing = self._names(directory)
-            handle.names, handle.epoch = list(names), self.nodes.epoch
+            handle.as_read, handle.names, handle.epoch = names, list(names), self.nodes.epoch
         handle.begun = True
         if handle.epoch != self.nodes.epoch:
             # Judged by a policy that is gone. What was given already keeps its positions.
@@ -362,11 +382,13 @@ class Operations(pyfuse3.Operations):
         position: int,
     ) -> bool:
         """Put an entry into a listing's reply. Only if it fits is the kernel told of it, and only then it counts."""
+        if attributes.is_directory:
+            self.watch.tell_apart(attributes.identity, child(self.nodes.location(directory).path, name))
         node = self.nodes.about_to_tell(directory, name, attributes, place)
-        stamp, kept = node.stamp, node.entry
+        stamp, size, kept = node.stamp, node.size, node.entry
         entry = self._entry_of(node, attributes, directory.watched)
         if not pyfuse3.readdir_reply(token, FileNameT(name), entry, position):
-            node.stamp, node.entry = stamp, kept
+            node.stamp, node.size, node.entry = stamp, size, kept
             self.nodes.forget(node.ino, 0)
             return False
         node.lookups += 1
@@ -400,6 +422,7 @@ class Operations(pyfuse3.Operations):
         self.files.room()
         file = self._on(node, self.view.open, flags, lazily=True)
         if flags & os.O_TRUNC:
+            node.size = 0
             self._wrote(node, file)
         if self._tell is not None:
             if file.writable or flags & os.O_TRUNC:
@@ -458,8 +481,10 @@ class Operations(pyfuse3.Operations):
     @guarded
     async def write(self, fh: FileHandleT, off: int, buf: bytes) -> int:
         handle = self.files.get(fh)
-        written = self._judged(handle, write=True).write(off, buf)
-        self._wrote(handle.node, handle.file)
+        file, node = self._judged(handle, write=True), handle.node
+        written = file.write(off, buf, mapped=file.append and _is_of_a_mapping(off, len(buf), node.size))
+        node.size = max(node.size, off + written)
+        self._wrote(node, file)
         return written
 
     async def flush(self, fh: FileHandleT) -> None:

@@ -1,55 +1,44 @@
-"""Removed objects, kept in reach for those who found them a moment ago.
+"""Removed objects, kept in reach for those who have them.
 
-Theory. The kernel opens in two steps where other file systems do it in one: it finds an object by its name, then opens it by
-its number. Without this a reader who races two renames over a name would meet ESTALE. The kernel forgets a removed object
-within microseconds, unless somebody is between the two.
+Theory. What a session removes may be in use without a handle here: a directory that is open or that a process works in, a
+fifo, what was opened by O_PATH. And the kernel opens in two steps where other file systems do it in one: it finds an object
+by its name, then opens it by its number, so that a reader who races two renames over a name would meet ESTALE. So the object
+is kept until the kernel forgets it, which it does within microseconds of its last user. (FUSE drops an inode as soon as
+nobody has it: `generic_delete_inode`.)
 """
 
 from __future__ import annotations
 
-from collections import deque
-
-import trio
-
 from policyfs.mount.nodes import Node
 from policyfs.view.files import OpenFile
 
-MOST_HELD = 32
-HOLD_SECONDS = 1.0
-"""So many, for so long."""
+MOST_HELD = 256
+"""Each is a descriptor of the daemon's. Beyond it, who has one that was removed before these meets ESTALE."""
 
 
 class Removed:
-    """What was removed a moment ago."""
+    """What was removed and is not forgotten yet."""
 
     def __init__(self) -> None:
-        self._held: deque[Node] = deque()
-        self._holding = trio.Event()
+        self._held: dict[Node, None] = {}
 
     def hold(self, node: Node, held: OpenFile) -> None:
-        """Keep the object of a node in reach, by a descriptor that is this one's to close from now on."""
-        node.let_go()
+        """Keep the object of a node in reach, by a descriptor that is the node's from now on."""
+        self.let_go(node)
         node.held = held
-        self._held.append(node)
-        self._holding.set()
+        self._held[node] = None
         if len(self._held) > MOST_HELD:
-            self._held.popleft().let_go()
+            self.let_go(next(iter(self._held)))
 
-    def let_go(self) -> bool:
-        """Let go of every one of them, which take room in the source. Gives whether there were any."""
-        any_held = bool(self._held)
-        while self._held:
-            self._held.popleft().let_go()
-        return any_held
+    def let_go(self, node: Node) -> None:
+        """Keep a node's object in reach no longer, if it was."""
+        self._held.pop(node, None)
+        node.let_go()
 
-    async def let_go_in_time(self) -> None:
-        """Let go of each some time after it was removed. Runs until cancelled."""
-        while True:
-            await self._holding.wait()
-            self._holding = trio.Event()
-            held = len(self._held)
-            await trio.sleep(HOLD_SECONDS)
-            for _ in range(min(held, len(self._held))):
-                self._held.popleft().let_go()
-            if self._held:
-                self._holding.set()
+    def let_go_of_all(self) -> bool:
+        """Let go of everything: the mount has ended, or the source has no room for what is new. Gives whether there was
+        anything."""
+        held = list(self._held)
+        for node in held:
+            self.let_go(node)
+        return bool(held)

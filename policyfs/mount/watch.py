@@ -36,8 +36,8 @@ from inotify_simple import flags as events
 from pyfuse3 import InodeT
 
 from policyfs.mount.nodes import Node, Nodes
-from policyfs.policy.paths import Name
-from policyfs.view.attributes import Attributes
+from policyfs.policy.paths import Name, ViewPath
+from policyfs.view.attributes import Attributes, Identity
 from policyfs.view.root import Root
 from policyfs.view.view import Location, View
 
@@ -97,11 +97,13 @@ class Watched:
     """A directory under watch: what the kernel was told of its names (a node, or None for a name that is missing or
     hidden), and its listing where that is still true."""
 
-    __slots__ = ("descriptor", "known", "location", "location_epoch", "missing", "names", "node")
+    __slots__ = ("descriptor", "displaced", "known", "location", "location_epoch", "missing", "names", "node")
 
-    def __init__(self, node: Node, descriptor: int) -> None:
+    def __init__(self, node: Node, descriptor: int, displaced: list[Node]) -> None:
         self.node = node
         self.descriptor = descriptor
+        self.displaced = displaced
+        """Directories in whose place something else was found, for the events that will tell of it."""
         self.known: dict[bytes, Node | None] = {}
         self.missing = 0
         self.names: list[Name] | None = None
@@ -111,8 +113,12 @@ class Watched:
 
     def tell(self, name: bytes, node: Node) -> None:
         """Note that the kernel has this node under this name."""
-        if name in self.known and self.known[name] is None:
-            self.missing -= 1
+        before = self.known.get(name, node)
+        if before is not node:
+            if before is None:
+                self.missing -= 1
+            elif before.watched is not None:
+                self.displaced.append(before)
         self.known[name] = node
 
     def tell_missing(self, name: bytes) -> bool:
@@ -153,6 +159,7 @@ class Watch:
         """How often the kernel was told to forget something, for `status` and the tests."""
         self._unshown: dict[tuple[Watched, bytes], None] = {}
         self._unshown_any = trio.Event()
+        self._displaced: list[Node] = []
         self._doubted: list[Node] = []
         self._doubting = trio.Event()
         try:
@@ -198,8 +205,30 @@ class Watch:
             return None
         finally:
             self._view.root.let_go(reached)
-        node.watched = self._by_descriptor[descriptor] = Watched(node, descriptor)
+        node.watched = self._by_descriptor[descriptor] = Watched(node, descriptor, self._displaced)
         return node.watched
+
+    def tell_apart(self, identity: Identity, path: ViewPath) -> None:
+        """Before the kernel is told of a directory: a known one of this inode number may have been removed, the event still
+        to come, and this be another. A watch of the same directory is the same watch (inotify_add_watch(2))."""
+        for node in self._nodes.of(identity):
+            if node.watched is None or self._inotify is None:
+                continue
+            try:
+                reached = self._view.root.reach_directory(path)
+            except OSError:
+                return
+            try:
+                descriptor = Root.watch(reached, self._add)
+                if descriptor not in self._by_descriptor:
+                    self._inotify.rm_watch(descriptor)
+                if descriptor != node.watched.descriptor and self._view.root.identity(reached) == identity:
+                    self._nodes.ended(node)
+            except OSError:
+                # No more watches, or it is gone again.
+                return
+            finally:
+                self._view.root.let_go(reached)
 
     def _add(self, path: bytes) -> int:
         assert self._inotify is not None
@@ -301,7 +330,7 @@ class Watch:
         """What the kernel must forget after these events."""
         touched: dict[tuple[int, bytes], int] = {}
         directories: dict[int, None] = {}
-        moved: dict[int, None] = {}
+        moved: dict[Node, None] = {}
         found: list[Invalidation] = []
         for event in happened:
             if event.mask & _OVERFLOW:
@@ -317,7 +346,7 @@ class Watch:
                 if watched.node.moves:
                     watched.node.moves -= 1
                 else:
-                    moved[event.wd] = None
+                    moved[watched.node] = None
                 continue
             directories[event.wd] = None
             if event.mask & _NAMES_CHANGE:
@@ -334,10 +363,10 @@ class Watch:
             elif mask & _NAMES_COME:
                 self._look_at_new_name(watched, Name(name), found)
         # After the names that led there: with those the kernel drops the most of what is below.
-        for descriptor in moved:
-            watched = self._by_descriptor.get(descriptor)
-            if watched is not None:
-                self._look_where_it_is(watched.node, found)
+        moved.update(dict.fromkeys(self._displaced))
+        self._displaced.clear()
+        for node in moved:
+            self._look_where_it_is(node, found)
         for descriptor in directories:
             watched = self._by_descriptor.get(descriptor)
             if watched is not None:
@@ -351,12 +380,17 @@ class Watch:
             attributes = self._view.attributes(location)
         except OSError:
             if node is not None:
-                self._forget_name(watched, name, found)
+                self._displace(watched, name, node, found)
             return
         if node is None or node.identity != attributes.identity or node.level is not location.place.level:
-            self._forget_name(watched, name, found)
+            self._displace(watched, name, node, found)
         else:
             self._compare(node, attributes, found)
+
+    def _displace(self, watched: Watched, name: Name, node: Node | None, found: list[Invalidation]) -> None:
+        self._forget_name(watched, name, found)
+        if node is not None and node.watched is not None:
+            self._displaced.append(node)
 
     def _look_at_new_name(self, watched: Watched, name: Name, found: list[Invalidation]) -> None:
         """A name that the kernel does not know may be another one of a file that it does know: a hard link, of which its
@@ -390,8 +424,10 @@ class Watch:
         self._compare(node, attributes, found)
 
     def _look_where_it_is(self, node: Node, found: list[Invalidation]) -> None:
-        """A directory was moved by another. What was asked in it since was answered by its old path, even where it has been
-        found anew, or is back; and unless it is, what is asked in it goes nowhere."""
+        """A directory was moved by another, or removed while somebody had it open. What was asked in it since was answered
+        by its old path, even where it has been found anew or is back. Where it is not, nothing more is to be asked by it."""
+        if self._nodes.get(node.ino) is not node:
+            return
         self._forget_below(node, found)
         try:
             self._view.attributes(self._nodes.location(node), node.identity)
@@ -437,12 +473,13 @@ class Watch:
 
     def _lost(self, watched: Watched, found: list[Invalidation]) -> None:
         """The kernel took a watch away: its directory is gone, or its file system was unmounted. Another directory may
-        have its inode number already, so that its names would stay with the kernel as those of the other."""
+        have its inode number already: it is not to be taken for this one, nor this one's names for its."""
         for name in list(watched.known):
             self._forget_name(watched, Name(name), found)
         del self._by_descriptor[watched.descriptor]
         if watched.node.watched is watched:
             watched.node.watched = None
+            self._nodes.ended(watched.node)
 
     def _everything(self) -> list[Invalidation]:
         """Forget all that was told: every name and every attribute."""

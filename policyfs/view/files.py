@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 
 from policyfs.view.root import Root
@@ -77,10 +78,21 @@ class OpenFile:
             have += len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def write(self, offset: int, data: bytes) -> int:
-        """Write all of `data`; with O_APPEND the kernel puts it at the end, whatever the offset. Gives the count."""
-        if self.append:
+    def write(self, offset: int, data: bytes, *, mapped: bool = False) -> int:
+        """Write all of `data`; with O_APPEND the kernel puts it at the end, whatever the offset, but for what was `mapped`:
+        the kernel writes mapped pages back by the descriptor that they were mapped by. Gives the count."""
+        if not self.append:
+            return self._put(offset, data)
+        if not mapped:
             return os.write(self.descriptor, data)
+        flags = fcntl.fcntl(self.descriptor, fcntl.F_GETFL)
+        fcntl.fcntl(self.descriptor, fcntl.F_SETFL, flags & ~os.O_APPEND)
+        try:
+            return self._put(offset, data)
+        finally:
+            fcntl.fcntl(self.descriptor, fcntl.F_SETFL, flags)
+
+    def _put(self, offset: int, data: bytes) -> int:
         written = os.pwrite(self.descriptor, data, offset)
         while written < len(data):
             more = os.pwrite(self.descriptor, memoryview(data)[written:], offset + written)

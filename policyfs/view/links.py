@@ -146,7 +146,7 @@ class Links:
             if component in (b"", b"."):
                 continue
             walked += 1
-            if walked > MOST_COMPONENTS or len(component) > NAME_MAX:
+            if walked > MOST_COMPONENTS:
                 return Landing.HIDDEN
             if component == b"..":
                 if not current:
@@ -165,6 +165,10 @@ class Links:
             current.append(Name(component))
             places.append(place)
             if missing_from is not None or (not pending and not follow_last):
+                continue
+            if len(component) > NAME_MAX:
+                # No file system has such a name.
+                missing_from = len(current) - 1
                 continue
             here = joined(current)
             while active and active[-1][1] > len(pending):

@@ -33,6 +33,7 @@ from policyfs.view.files import OpenFile
 from policyfs.view.links import Links
 from policyfs.view.listing import Listing
 from policyfs.view.outcomes import Changed, Changes, Removed, Renamed
+from policyfs.view.raced import Raced, tried_again
 from policyfs.view.refused import Refused
 from policyfs.view.root import RENAME_EXCHANGE, RENAME_NOREPLACE, Root
 
@@ -213,6 +214,7 @@ class View:
         descriptor = self.root.reopen(reached, flags & _PASSED_ON)
         return OpenFile(descriptor, writable=flags & os.O_ACCMODE != os.O_RDONLY, append=bool(flags & os.O_APPEND))
 
+    @tried_again
     def create(self, location: Location, flags: int, mode: int, umask: int = 0) -> tuple[OpenFile, Attributes]:
         """Make a regular file and open it; without O_EXCL, open the one that is there."""
         self._may_make(location)
@@ -232,12 +234,14 @@ class View:
 
     # -- names --------------------------------------------------------------------------------------------------------
 
+    @tried_again
     def make_directory(self, location: Location, mode: int, umask: int = 0) -> Attributes:
         """mkdir(2)."""
         with self._making(location) as (directory, name):
             self.root.make_directory(directory, name, settable_mode(mode, directory=True) & 0o1777 & ~umask)
             return self._made(location, directory, name)
 
+    @tried_again
     def make_node(self, location: Location, mode: int, umask: int = 0) -> Attributes:
         """mknod(2) of a regular file, a fifo or a socket; a device cannot be made."""
         self._may_make(location)
@@ -248,6 +252,7 @@ class View:
             self.root.make_node(directory, name, kind | settable_mode(mode, directory=False) & ~umask)
             return self._made(location, directory, name)
 
+    @tried_again
     def make_link(self, location: Location, text: bytes) -> Attributes:
         """symlink(2). A link that would not be shown is not made."""
         with self._making(location) as (directory, name):
@@ -256,6 +261,7 @@ class View:
             self.root.make_link(directory, name, text)
             return self._made(location, directory, name)
 
+    @tried_again
     def link(self, old: Location, new: Location, expect: Target = None) -> Attributes:
         """link(2): a second name at the same level."""
         self._seen(old)
@@ -297,6 +303,7 @@ class View:
                 if reached >= 0:
                     os.close(reached)
 
+    @tried_again
     def rename(self, old: Location, new: Location, flags: int = 0, *, hold: bool = False) -> Renamed:
         """renameat2(2) with RENAME_NOREPLACE or RENAME_EXCHANGE, or neither; EINVAL for anything else. `hold` keeps what
         is replaced in reach."""
@@ -601,7 +608,7 @@ class View:
         status = self._status_of_target(location, directory, name)
         if status is None:
             # It was there and is gone again: as good a moment as any for the caller to try once more.
-            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            raise Raced
         return status
 
     # -- reaching -----------------------------------------------------------------------------------------------------

@@ -51,8 +51,8 @@ PATIENCE = 15.0
 """Seconds to wait for what takes milliseconds, on a machine that has much else to do."""
 
 LEAK_PATIENCE = 5.0
-"""Seconds until a descriptor that the daemon holds more than at the start is a leak: it keeps what was removed for a
-moment (removed.HOLD_SECONDS, at worst twice)."""
+"""Seconds until a descriptor that the daemon holds more than at the start is a leak: it keeps what was removed until the
+kernel forgets it."""
 
 _ERRNO_NAMES = {**errno.errorcode, errno.EOPNOTSUPP: "EOPNOTSUPP"}
 """By the names that errno(3) leads with: Python has ENOTSUP for this one."""

@@ -128,10 +128,13 @@ def test_a_mount_survives_a_fault_while_forgetting(source: Path) -> None:
     (source / "f").touch()
     (source / "g").touch()
     sabotage = """
-from policyfs.mount.nodes import Nodes
-def forget(*_):
+from policyfs.mount.operations import Operations
+forget = Operations.forget.__wrapped__
+async def forget_and_fail(*arguments):
+    await forget(*arguments)
     raise ZeroDivisionError("a fault of ours")
-Nodes.forget = forget
+from policyfs.mount.guard import guarded_without_reply
+Operations.forget = guarded_without_reply(forget_and_fail)
 """
     with mounted(source, "/=stage", sabotage=sabotage) as view:
         view.expected += ["ERROR", "Traceback"]

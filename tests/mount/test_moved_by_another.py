@@ -466,7 +466,6 @@ def test_removed_and_made_anew_at_once(ground: Ground) -> None:
         until(lambda: not os.path.lexists(ground.inside / "here/x/new"), "it is gone")
 
 
-@pytest.mark.xfail(reason="what bears the inode number of a directory that was removed is taken for it", strict=False)
 @pytest.mark.parametrize("looked_at_once", [False, True], ids=["looked at later", "looked at once"])
 @pytest.mark.parametrize("where", ["here/x", "there/y"], ids=["in its place", "elsewhere"])
 def test_removed_while_somebody_stands_in_it(ground: Ground, where: str, looked_at_once: bool) -> None:

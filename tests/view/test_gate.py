@@ -14,6 +14,7 @@ import socket
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ from policyfs.policy.refusals import Refusal
 from policyfs.policy.session import Session
 from policyfs.view.files import OpenFile
 from policyfs.view.outcomes import Changes
+from policyfs.view.raced import TRIES, Raced
 from policyfs.view.refused import Refused
 from policyfs.view.root import RENAME_EXCHANGE, RENAME_NOREPLACE, Root
 from policyfs.view.view import LEVEL_ATTRIBUTE, Location, View
@@ -392,18 +394,34 @@ def test_a_name_that_another_mount_has_is_taken(view: View, monkeypatch: pytest.
 
 
 def test_a_name_that_was_taken_for_a_moment(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Taken when it was to be made, and free when it was looked at: to be tried again."""
+    """Taken when it was to be made, and free when it was looked at: tried again, until it is made, or a bounded number of
+    times."""
+    tries = 0
 
     def taken(*_: object) -> None:
+        nonlocal tries
+        tries += 1
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
 
+    make_directory = view.root.make_directory
+
+    def taken_twice(*arguments: Any) -> None:
+        if tries < 2:
+            taken()
+        make_directory(*arguments)
+
+    monkeypatch.setattr(view.root, "make_directory", taken_twice)
+    assert view.make_directory(at(view, "/made"), 0o755).is_directory
+    assert tries == 2
     for method in ("create", "make_directory"):
         monkeypatch.setattr(view.root, method, taken)
+    tries = 0
     for flags in (os.O_WRONLY, os.O_WRONLY | os.O_EXCL):
-        with Refuses(errno.EAGAIN):
+        with pytest.raises(Raced):
             view.create(at(view, "/new"), flags, 0o644)
-    with Refuses(errno.EAGAIN):
+    with pytest.raises(Raced):
         view.make_directory(at(view, "/new"), 0o755)
+    assert tries == 3 * TRIES
 
 
 def test_nothing_is_held_unasked(view: View) -> None:
