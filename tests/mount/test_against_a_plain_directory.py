@@ -139,7 +139,6 @@ def test_it_answers_as_a_plain_directory(place: Place, tmp_path: Path, what: Cal
     assert answer_of(what, place.inside) == answer_of(what, tmp_path / "plain")
 
 
-@pytest.mark.xfail(strict=True, reason="the attributes of a name that was taken away stay for a minute")
 def test_an_open_file_that_another_removed_has_no_links(place: Place) -> None:
     """Whoever holds a lock file open finds out by its links that somebody else removed it."""
     (place.behind / "lock").write_text("")
@@ -191,7 +190,6 @@ for name in ("writable", "readable"):
 """
 
 
-@pytest.mark.xfail(strict=True, reason="what is open, or may be touched, is asked of the source's permissions once more")
 def test_permissions_bind_as_in_a_plain_directory(ordinary_user: Person) -> None:
     """What is open stays open whatever becomes of permissions; another's file that may be written may be touched."""
     source, plain = ordinary_user.home / "source", ordinary_user.home / "plain"
