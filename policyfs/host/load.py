@@ -159,6 +159,7 @@ def _policy(
         real=places.real_of(spoken_of),
         floors=floors,
         protected=(*own, *read),
+        unwalked=(runs := HostPath(os.fsencode(places.runs_directory())), places.real(runs)),
     )
     try:
         return Policy(session, surroundings, fold_case=fold_case)

@@ -136,6 +136,11 @@ def runtime_directory() -> Path:
     return state_directory() / "run"
 
 
+def runs_directory() -> Path:
+    """Where the views of runs are mounted."""
+    return runtime_directory() / "runs"
+
+
 def control_socket(point: HostPath) -> Path:
     """Where the control socket of the mount at `point` is. A short name: a socket's path has 107 bytes, unix(7)."""
     return runtime_directory() / f"{hashlib.blake2b(point, digest_size=8).hexdigest()}.sock"

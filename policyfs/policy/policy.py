@@ -34,7 +34,8 @@ class Surroundings:
 
     `source` is SOURCE's real path. `homes` are the home's names: as the user has it, and its real path where that
     differs. `real` gives the real path of places that are reached through a link. `floors` are the floor sources beyond
-    the session, by name. `protected` are places that no view shows.
+    the session, by name. `protected` are places that no view shows, `unwalked` those of them in which policyfs itself
+    mounts views: who looks there may be the one that is to answer.
     """
 
     source: HostPath
@@ -42,6 +43,7 @@ class Surroundings:
     real: Mapping[HostPath, HostPath] = field(default_factory=dict)
     floors: Mapping[str, Mapping[HostPath, Level]] = field(default_factory=dict)
     protected: tuple[HostPath, ...] = ()
+    unwalked: tuple[HostPath, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

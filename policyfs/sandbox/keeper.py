@@ -66,7 +66,7 @@ class RunDirectory:
         """A new one; what earlier runs could not clear away is cleared away by the way. Raises `UserFault`."""
         try:
             places.private_directory(places.runtime_directory())
-            above = places.private_directory(places.runtime_directory() / "runs")
+            above = places.private_directory(places.runs_directory())
             above = Path(os.fsdecode(places.real(HostPath(os.fsencode(above)))))
             with _locked(above / _LOCK):
                 for old in above.iterdir():

@@ -28,10 +28,15 @@ the files met first are the ones known."""
 
 
 class Credentials:
-    """The identities of the regular files at and below some places of the host."""
+    """The identities of the regular files at and below some places of the host.
 
-    def __init__(self, places: Iterable[HostPath]) -> None:
+    `unwalked` directories are not entered. policyfs's own state is denied, and the view of a run is mounted in it: to look
+    there would be to ask this very daemon, which would wait for its own answer.
+    """
+
+    def __init__(self, places: Iterable[HostPath], unwalked: Iterable[HostPath] = ()) -> None:
         self._places = tuple(dict.fromkeys(places))
+        self._unwalked = frozenset(unwalked)
         self._found: set[Identity] = set()
         self._looked_in: dict[bytes, int] = {}
 
@@ -52,6 +57,8 @@ class Credentials:
         left = MOST_ENTRIES
         while waiting and left > 0:
             path = waiting.pop()
+            if path in self._unwalked:
+                continue
             left -= 1
             # Before the look, so that what changes during it is noticed next time.
             self._looked_in[path] = _changed(path)

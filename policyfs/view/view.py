@@ -76,12 +76,17 @@ class View:
         self.root = root
         self.policy = policy
         self.links = Links(root, lambda: self.policy, named or root.source, at)
-        self._credentials = Credentials(policy.denied_places)
+        self._at = () if at is None else (at,)
+        self._credentials = self._credentials_of(policy)
+
+    def _credentials_of(self, policy: Policy) -> Credentials:
+        # The view itself may be mounted in a place that a session denies.
+        return Credentials(policy.denied_places, (*policy.surroundings.unwalked, *self._at))
 
     def take(self, policy: Policy) -> None:
         """Go by another policy from now on."""
         self.policy = policy
-        self._credentials = Credentials(policy.denied_places)
+        self._credentials = self._credentials_of(policy)
 
     def is_credential(self, file: OpenFile) -> bool:
         """Whether an open file is one that the denylist hides under another name."""
