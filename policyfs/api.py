@@ -42,9 +42,9 @@ from policyfs.policy.paths import PathFault, ViewPath, components, from_text, jo
 from policyfs.policy.policy import Policy as CompiledPolicy
 from policyfs.policy.refusals import Refusal
 from policyfs.view.attributes import Attributes
+from policyfs.view.location import Location
 from policyfs.view.refused import Refused
 from policyfs.view.root import RENAME_NOREPLACE
-from policyfs.view.view import Location
 from policyfs.view.view import View as Gate
 
 __all__ = [

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 
 from policyfs.agent.reach import follow
 from policyfs.policy.paths import ROOT, Name, ViewPath, below, child, components, display, from_text, joined
-from policyfs.view.view import Location, View
+from policyfs.view.location import Location
+from policyfs.view.view import View
 
 NAMES = (Name(b"AGENTS.md"), Name(b"CLAUDE.md"))
 """In order of preference within one directory."""

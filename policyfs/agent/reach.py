@@ -14,8 +14,9 @@ from policyfs.policy.levels import Standing
 from policyfs.policy.paths import ROOT, ViewPath
 from policyfs.policy.refusals import Refusal
 from policyfs.view.links import Landing
+from policyfs.view.location import Location
 from policyfs.view.refused import Refused
-from policyfs.view.view import Location, View
+from policyfs.view.view import View
 
 
 def follow(view: View, path: ViewPath) -> Location:

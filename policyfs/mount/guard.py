@@ -21,6 +21,8 @@ from policyfs.view.refused import Refused
 log = logging.getLogger("policyfs.mount")
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NO_ROOM_ELSEWHERE = ("setxattr",)
+"""Handlers whose ENOSPC is hardly ever one of the disk: ext4 answers so to an attribute larger than it takes."""
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -47,7 +49,7 @@ def guarded(
         except pyfuse3.FUSEError as error:
             raise _never_enosys(error.errno) from None
         except OSError as error:
-            if error.errno in _NO_ROOM and operations.removed.let_go_of_all():
+            if error.errno in _NO_ROOM and name not in _NO_ROOM_ELSEWHERE and operations.removed.let_go_of_all():
                 # What the session removed a moment ago was still held, and its room with it. The call did nothing.
                 return await guard(*arguments, **named)
             raise _never_enosys(error.errno) from None

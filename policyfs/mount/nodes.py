@@ -29,7 +29,8 @@ from policyfs.policy.levels import Level, Standing
 from policyfs.policy.paths import ROOT, Name, ViewPath, child
 from policyfs.view.attributes import Attributes, Identity
 from policyfs.view.files import OpenFile
-from policyfs.view.view import Location, View
+from policyfs.view.location import Location
+from policyfs.view.view import View
 
 if TYPE_CHECKING:
     from pyfuse3 import EntryAttributes

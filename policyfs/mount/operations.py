@@ -7,6 +7,7 @@ What may block for long, fsync, goes to a thread. No handler waits for a person.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -22,6 +23,7 @@ from policyfs.mount.entries import entry_for, file_system_for, missing_for
 from policyfs.mount.guard import guarded, guarded_without_reply
 from policyfs.mount.handles import DirectoryHandle, FileHandle, Handles
 from policyfs.mount.journal import Journal
+from policyfs.mount.listings import Listings
 from policyfs.mount.memory import Memory
 from policyfs.mount.nodes import Node, Nodes
 from policyfs.mount.removed import Removed
@@ -29,16 +31,15 @@ from policyfs.mount.teller import Teller
 from policyfs.mount.waiting import Disk
 from policyfs.mount.watch import LONG, SHORT, Watch, Watched, life, this_minute
 from policyfs.policy import operations as needs
-from policyfs.policy.compiled import Place
 from policyfs.policy.levels import Level, Standing
-from policyfs.policy.paths import NAME_MAX, Name, child
+from policyfs.policy.paths import NAME_MAX, Name
 from policyfs.policy.refusals import Refusal
 from policyfs.view.attributes import Attributes, Identity
 from policyfs.view.files import OpenFile, WouldBlock
-from policyfs.view.listing import Listing
+from policyfs.view.location import Location
 from policyfs.view.outcomes import Changes
 from policyfs.view.refused import Refused
-from policyfs.view.view import LEVEL_ATTRIBUTE, Location, View
+from policyfs.view.view import LEVEL_ATTRIBUTE, View
 
 MOST_HANDLES = 4096
 """Open files and directories of one session (security.md 40). The daemon's descriptor limit is raised above it."""
@@ -94,6 +95,7 @@ class Operations(pyfuse3.Operations):
         self.files: Handles[FileHandle] = Handles(most_handles)
         self.directories: Handles[DirectoryHandle] = Handles(most_handles, first=1 << 48)
         self.removed = Removed()
+        self.listings = Listings(self)
 
     def close(self) -> None:
         """Let go of everything: the mount has ended."""
@@ -139,7 +141,7 @@ class Operations(pyfuse3.Operations):
         """The same for what changes names: in this directory, not in another that was put in its place."""
         return self._child(parent, name, parent.identity)
 
-    def _on(self, node: Node, operation: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
+    def on(self, node: Node, operation: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
         """Do something to a node's object: under each name it may have, or, where its names are gone or lead elsewhere,
         to the file it is open by."""
         if not node.gone:
@@ -151,6 +153,11 @@ class Operations(pyfuse3.Operations):
                     raise Refused(Refusal.DENIED, refused.path, refused.place) from None
                 if refused.refusal is not Refusal.STALE:
                     raise
+            except PermissionError:
+                # A directory on the way that the source's own permissions have closed: what is open is still reached.
+                if not node.files:
+                    raise
+                return operation(self.nodes.location(node), *arguments, expect=node.files[-1], **named)
         return self._on_otherwise(node, operation, *arguments, **named)
 
     def _on_otherwise(self, node: Node, operation: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
@@ -167,7 +174,7 @@ class Operations(pyfuse3.Operations):
             return operation(self.nodes.location(node), *arguments, expect=open_by, **named)
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
-    def _entry_of(self, node: Node, attributes: Attributes, watched: Watched | None) -> EntryAttributes:
+    def entry_of(self, node: Node, attributes: Attributes, watched: Watched | None) -> EntryAttributes:
         """The attributes of a node for a reply, kept with it while they are known to be true. `watched` is its
         directory."""
         # A directory's own times move with its entries, which only its own watch tells of.
@@ -196,7 +203,7 @@ class Operations(pyfuse3.Operations):
         watched = parent.watched
         if watched is not None:
             watched.tell(node.name, node)
-        return self._entry_of(node, attributes, watched)
+        return self.entry_of(node, attributes, watched)
 
     def _made(self, parent: Node, location: Location, name: bytes, attributes: Attributes) -> EntryAttributes:
         """The same for an object that this session made, which changes its directory."""
@@ -220,13 +227,13 @@ class Operations(pyfuse3.Operations):
 
     def _as_told(self, node: Node) -> bool:
         """Whether an object is as the kernel was last told, so that the next change of it is the session's own."""
-        return node.stamp != 0 and self._on(node, self.view.attributes).change_ns == node.stamp
+        return node.stamp != 0 and self.on(node, self.view.attributes).change_ns == node.stamp
 
     def _refreshed(self, node: Node) -> None:
         """The session changed an object's attributes in a way that no reply tells of: note what they are now."""
         entry, node.entry = node.entry, None
         if node.stamp:
-            attributes = self._on(node, self.view.attributes)
+            attributes = self.on(node, self.view.attributes)
             if entry is None or (entry.st_size, entry.st_mtime_ns) == (attributes.size, attributes.modify_ns):
                 node.stamp = attributes.change_ns
             # Else somebody else changed it a moment ago as well, and the event of that is to find a difference.
@@ -263,14 +270,14 @@ class Operations(pyfuse3.Operations):
         return self._attributes_of(node)
 
     def _attributes_of(self, node: Node) -> EntryAttributes:
-        return self._entry_of_known(node, self._on(node, self.view.attributes))
+        return self._entry_of_known(node, self.on(node, self.view.attributes))
 
     def _entry_of_known(self, node: Node, attributes: Attributes) -> EntryAttributes:
         if node.parent is None:
             # The root's own number in the source, so that a listing from above agrees; the kernel keeps 1 for itself.
             node.stamp = attributes.change_ns
             return entry_for(attributes, attributes.identity[1], 0, LONG, life(node.watched, attributes))
-        return self._entry_of(node, attributes, None if node.gone else node.parent.watched)
+        return self.entry_of(node, attributes, None if node.gone else node.parent.watched)
 
     @guarded_without_reply
     async def forget(self, inode_list: Sequence[tuple[InodeT, int]]) -> None:
@@ -283,11 +290,11 @@ class Operations(pyfuse3.Operations):
 
     @guarded
     async def readlink(self, inode: InodeT, ctx: RequestContext) -> FileNameT:
-        return FileNameT(self._on(self._node(inode), self.view.link_text))
+        return FileNameT(self.on(self._node(inode), self.view.link_text))
 
     @guarded
     async def access(self, inode: InodeT, mode: int, ctx: RequestContext) -> bool:
-        self._on(self._node(inode), self.view.access, mode)
+        self.on(self._node(inode), self.view.access, mode)
         return True
 
     @guarded
@@ -300,101 +307,11 @@ class Operations(pyfuse3.Operations):
     async def opendir(self, inode: InodeT, ctx: RequestContext) -> FileHandleT:
         node = self._node(inode)
         self.directories.room()
-        names, listing = self._names(node)
-        return FileHandleT(self.directories.add(DirectoryHandle(node, names, listing, self.nodes.epoch)))
-
-    def _names(self, node: Node) -> tuple[list[Name], Listing | None]:
-        """The names in a directory as they are now, and the listing where it had to be made."""
-        watched = self.watch.look_into(node)
-        if watched is not None and watched.names is not None:
-            # Nothing has changed since it was last read, and it was judged then. Whether it may be read is asked anew.
-            self._on(node, self.view.may_list)
-            return watched.names, None
-        listing = self._on(node, self.view.listing)
-        if watched is not None:
-            watched.names = listing.names
-        return listing.names, listing
-
-    def _listing(self, handle: DirectoryHandle) -> Listing:
-        if handle.listing is None:
-            handle.listing = self._on(handle.node, self.view.listing)
-        return handle.listing
+        return FileHandleT(self.directories.add(self.listings.opened(node)))
 
     @guarded
     async def readdir(self, fh: FileHandleT, start_id: int, token: pyfuse3.ReaddirToken) -> None:
-        handle = self.directories.get(fh)
-        directory = handle.node
-        place = self.nodes.place(directory)
-        if place.standing is not Standing.VISIBLE:
-            raise Refused(Refusal.DENIED, self.nodes.path(directory), place)
-        if self.nodes.astray and not directory.gone:
-            # A listing stays with its directory wherever that goes; what is in it there is not to be told.
-            self._on(directory, self.view.attributes)
-        if start_id == 0 and (handle.begun or directory.watched is None or directory.watched.names is not handle.as_read):
-            # rewinddir(3): the stream is to show what is there now. The kernel does not say that it rewound what nobody
-            # has read from; then what was changed since it was opened counts.
-            handle.close_listing()
-            names, handle.listing = self._names(directory)
-            handle.as_read, handle.names, handle.epoch = names, list(names), self.nodes.epoch
-        handle.begun = True
-        if handle.epoch != self.nodes.epoch:
-            # Judged by a policy that is gone. What was given already keeps its positions.
-            step = self.view.policy.child
-            handle.names[start_id:] = [
-                name for name in handle.names[start_id:] if step(place, name).standing is Standing.VISIBLE
-            ]
-            handle.close_listing()
-            handle.epoch = self.nodes.epoch
-        names = handle.names
-        known = {} if directory.watched is None else directory.watched.known
-        minute = this_minute()
-        position = start_id
-        try:
-            while position < len(names):
-                name = names[position]
-                node = known.get(name)
-                if node is not None and node.entry is not None and node.kept_in == minute:
-                    if not pyfuse3.readdir_reply(token, FileNameT(name), node.entry, position + 1):
-                        return
-                    node.lookups += 1
-                else:
-                    listing = self._listing(handle)
-                    attributes = listing.entry(name)
-                    if attributes is None:
-                        # Nothing that may be shown: it takes no position, or the gap would tell of it.
-                        del names[position]
-                        continue
-                    if not self._entry_listed(token, directory, name, listing.place(name), attributes, position + 1):
-                        return
-                position += 1
-        except OSError:
-            # What is in the reply was counted, and is to be sent: the next request meets the error first.
-            if position == start_id:
-                raise
-
-    def _entry_listed(
-        self,
-        token: pyfuse3.ReaddirToken,
-        directory: Node,
-        name: Name,
-        place: Place,
-        attributes: Attributes,
-        position: int,
-    ) -> bool:
-        """Put an entry into a listing's reply. Only if it fits is the kernel told of it, and only then it counts."""
-        if attributes.is_directory:
-            self.watch.tell_apart(attributes.identity, child(self.nodes.location(directory).path, name))
-        node = self.nodes.about_to_tell(directory, name, attributes, place)
-        stamp, size, kept = node.stamp, node.size, node.entry
-        entry = self._entry_of(node, attributes, directory.watched)
-        if not pyfuse3.readdir_reply(token, FileNameT(name), entry, position):
-            node.stamp, node.size, node.entry = stamp, size, kept
-            self.nodes.forget(node.ino, 0)
-            return False
-        node.lookups += 1
-        if directory.watched is not None:
-            directory.watched.tell(name, node)
-        return True
+        self.listings.read(self.directories.get(fh), start_id, token)
 
     @guarded
     async def releasedir(self, fh: FileHandleT) -> None:
@@ -402,7 +319,7 @@ class Operations(pyfuse3.Operations):
 
     @guarded
     async def fsyncdir(self, fh: FileHandleT, datasync: bool) -> None:
-        await trio.to_thread.run_sync(self._listing(self.directories.get(fh)).sync)
+        await trio.to_thread.run_sync(self.listings.behind(self.directories.get(fh)).sync)
 
     # -- files ----------------------------------------------------------------------------------------------------------
 
@@ -420,7 +337,7 @@ class Operations(pyfuse3.Operations):
     async def open(self, inode: InodeT, flags: int, ctx: RequestContext) -> FileInfo:
         node = self._node(inode)
         self.files.room()
-        file = self._on(node, self.view.open, flags, lazily=True)
+        file = self.on(node, self.view.open, flags, lazily=True)
         if flags & os.O_TRUNC:
             node.size = 0
             self._wrote(node, file)
@@ -512,6 +429,9 @@ class Operations(pyfuse3.Operations):
         parent = self._node(parent_inode)
         location = self._child_in(parent, name)
         attributes = make(location)
+        for old in self.nodes.of(attributes.identity):
+            # What is new has their number: what they were is gone, and what was told of it with them.
+            self.nodes.ended(old)
         self._did(operation, location, ctx)
         return self._made(parent, location, name, attributes)
 
@@ -541,7 +461,7 @@ class Operations(pyfuse3.Operations):
         location = self._child_in(parent, new_name)
         node = self._node(inode)
         ours = self._as_told(node)
-        attributes = self._on(node, self.view.link, location)
+        attributes = self.on(node, self.view.link, location)
         if ours:
             node.stamp = 0
         self._did("link", self.nodes.location(node), ctx, location)
@@ -653,7 +573,14 @@ class Operations(pyfuse3.Operations):
             attr.st_atime_ns if fields.update_atime else None,
             attr.st_mtime_ns if fields.update_mtime else None,
         )
-        changed = self._on(node, self.view.change, changes)
+        if fields.update_mode or fields.update_uid or fields.update_gid:
+            # What is open stays open, whoever may open it from now on.
+            for opened in node.files or ():
+                with contextlib.suppress(OSError):
+                    opened.open_now()
+            if node.watched is not None:
+                node.watched.names = None
+        changed = self.on(node, self.view.change, changes)
         if self.journal is not None:
             self._did("truncate" if fields.update_size else "attributes", self.nodes.location(node), ctx)
         node.entry = None
@@ -666,7 +593,7 @@ class Operations(pyfuse3.Operations):
     async def setxattr(self, inode: InodeT, name: XAttrNameT, value: bytes, ctx: RequestContext) -> None:
         # XATTR_CREATE and XATTR_REPLACE do not arrive here: pyfuse3 asks getxattr first.
         node = self._node(inode)
-        self._on(node, self.view.set_extended, name, value, 0)
+        self.on(node, self.view.set_extended, name, value, 0)
         self._did("attributes", self.nodes.location(node), ctx)
         self._refreshed(node)
 
@@ -676,16 +603,16 @@ class Operations(pyfuse3.Operations):
             # The kernel asks this before every write. No view shows set-id programs' kin, so there is none.
             raise _NO_CAPABILITY
         if name == LEVEL_ATTRIBUTE:
-            return self._on(self._node(inode), self.view.level_of)
-        return self._on(self._node(inode), self.view.extended, name)
+            return self.on(self._node(inode), self.view.level_of)
+        return self.on(self._node(inode), self.view.extended, name)
 
     @guarded
     async def listxattr(self, inode: InodeT, ctx: RequestContext) -> Sequence[XAttrNameT]:
-        return [XAttrNameT(name) for name in self._on(self._node(inode), self.view.extended_names)]
+        return [XAttrNameT(name) for name in self.on(self._node(inode), self.view.extended_names)]
 
     @guarded
     async def removexattr(self, inode: InodeT, name: XAttrNameT, ctx: RequestContext) -> None:
         node = self._node(inode)
-        self._on(node, self.view.remove_extended, name)
+        self.on(node, self.view.remove_extended, name)
         self._did("attributes", self.nodes.location(node), ctx)
         self._refreshed(node)

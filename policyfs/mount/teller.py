@@ -6,8 +6,8 @@ from policyfs.mount.journal import Journal
 from policyfs.policy.compiled import Place
 from policyfs.policy.levels import Level
 from policyfs.policy.policy import Policy
+from policyfs.view.location import Location
 from policyfs.view.refused import Refused
-from policyfs.view.view import Location
 
 MOST_PLACES_TOLD = 1024
 """Places whose level and rule are kept as texts; a session has dozens of rules, and a place for each."""

@@ -38,8 +38,9 @@ from pyfuse3 import InodeT
 from policyfs.mount.nodes import Node, Nodes
 from policyfs.policy.paths import Name, ViewPath
 from policyfs.view.attributes import Attributes, Identity
+from policyfs.view.location import Location
 from policyfs.view.root import Root
-from policyfs.view.view import Location, View
+from policyfs.view.view import View
 
 log = logging.getLogger("policyfs.mount")
 
@@ -389,8 +390,13 @@ class Watch:
 
     def _displace(self, watched: Watched, name: Name, node: Node | None, found: list[Invalidation]) -> None:
         self._forget_name(watched, name, found)
-        if node is not None and node.watched is not None:
+        if node is None:
+            return
+        if node.watched is not None:
             self._displaced.append(node)
+        else:
+            # Who has it open learns from its links that it was removed.
+            self._compare(node, None, found)
 
     def _look_at_new_name(self, watched: Watched, name: Name, found: list[Invalidation]) -> None:
         """A name that the kernel does not know may be another one of a file that it does know: a hard link, of which its

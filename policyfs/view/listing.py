@@ -12,7 +12,8 @@ from policyfs.policy.paths import Name
 from policyfs.view.attributes import Attributes, shown
 
 if TYPE_CHECKING:
-    from policyfs.view.view import Location, View
+    from policyfs.view.location import Location
+    from policyfs.view.view import View
 
 
 class Listing:
@@ -41,12 +42,16 @@ class Listing:
         return self._places.get(name, self._rest)
 
     def entry(self, name: Name) -> Attributes | None:
-        """The attributes of one of the names, None where nothing that may be shown is there by now."""
+        """The attributes of one of the names, None where nothing that may be shown is there by now. Raises PermissionError
+        where the source does not let this user look."""
         try:
             status = self._view.root.stat_name(self._directory, name)
             if stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 1):
                 return shown(self.place(name), status)
             return self._view.judged(self._view.child(self._location, name), status)
+        except PermissionError:
+            # A directory that may be read and not searched: better told than shown empty.
+            raise
         except OSError:
             return None
 

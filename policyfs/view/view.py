@@ -17,12 +17,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from policyfs.policy import operations
-from policyfs.policy.compiled import Place
 from policyfs.policy.levels import Standing
 from policyfs.policy.paths import ROOT, HostPath, Name, ViewPath, child, components, joined
 from policyfs.policy.policy import Policy
@@ -32,6 +31,7 @@ from policyfs.view.credentials import Credentials
 from policyfs.view.files import OpenFile
 from policyfs.view.links import Links
 from policyfs.view.listing import Listing
+from policyfs.view.location import Location, Target
 from policyfs.view.outcomes import Changed, Changes, Removed, Renamed
 from policyfs.view.raced import Raced, tried_again
 from policyfs.view.refused import Refused
@@ -40,6 +40,9 @@ from policyfs.view.root import RENAME_EXCHANGE, RENAME_NOREPLACE, Root
 _PASSED_ON = os.O_ACCMODE | os.O_APPEND | os.O_TRUNC | os.O_SYNC | os.O_DSYNC
 """The flags of open(2) that mean something to the source. The rest is the kernel's (O_CLOEXEC), is dealt with before
 (O_CREAT, O_EXCL) or would ask for an alignment that no request keeps (O_DIRECT)."""
+
+_JUST_NOW_NS = 10**9
+"""Nanoseconds within which a time that is to be set is taken to be that of the request."""
 
 _USER = os.geteuid()
 _IS_ROOT = _USER == 0
@@ -50,22 +53,6 @@ _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV})
 _USER_ATTRIBUTES = b"user."
 LEVEL_ATTRIBUTE = b"user.policyfs.level"
 """Asked by who is inside a view and wants to know why (issue 5); read-only, and in no listing."""
-
-
-Target = Identity | OpenFile | None
-"""Which object a caller means: one it knows by its identity, one it holds open, or whatever is there."""
-
-
-class Location(NamedTuple):
-    """A path with what the policy says of it. `above` is the place of its nearest ancestor that is seen; `parent` that
-    of its directory. `within` is the directory that is meant, where a caller knows it: nothing is looked up, made or taken
-    away in another that stands there by now (STALE)."""
-
-    path: ViewPath
-    place: Place
-    parent: Place
-    above: Place
-    within: Identity | None = None
 
 
 class View:
@@ -387,12 +374,23 @@ class View:
             if changes.uid != -1 or changes.gid != -1:
                 self.root.change_owner(reached, changes.uid, changes.gid)
             if changes.access_ns is not None or changes.modify_ns is not None:
-                self.root.set_times(
-                    reached,
-                    status.st_atime_ns if changes.access_ns is None else changes.access_ns,
-                    status.st_mtime_ns if changes.modify_ns is None else changes.modify_ns,
-                )
+                self._set_times(reached, status, changes.access_ns, changes.modify_ns)
             return Changed(status.st_ctime_ns, self.judged(location, os.fstat(reached), reached))
+
+    def _set_times(self, reached: int, status: os.stat_result, access_ns: int | None, modify_ns: int | None) -> None:
+        try:
+            self.root.set_times(
+                reached,
+                status.st_atime_ns if access_ns is None else access_ns,
+                status.st_mtime_ns if modify_ns is None else modify_ns,
+            )
+        except PermissionError:
+            # Who may write a file that is another's may set its times to now and to nothing else (utimensat(2)). A request
+            # does not say that it means now, only what time it was.
+            now = time.time_ns()
+            if any(at is None or abs(now - at) > _JUST_NOW_NS for at in (access_ns, modify_ns)):
+                raise
+            self.root.touch(reached)
 
     def change_mode(self, location: Location, mode: int, expect: Target = None) -> None:
         """chmod(2)."""

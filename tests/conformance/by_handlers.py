@@ -54,6 +54,11 @@ class _Reply:
         self.entries.append((name, entry, following))
         return True
 
+    @property
+    def named(self) -> list[tuple[bytes, pyfuse3.EntryAttributes]]:
+        """The entries that the kernel makes names of, and counts."""
+        return [(name, entry) for name, entry, _ in self.entries if name not in (b".", b"..")]
+
 
 class HandlerRequests(FileSystem):
     """The requests, asked of the handlers. A node is an inode number.
@@ -110,7 +115,8 @@ class HandlerRequests(FileSystem):
                 self._ask(self.operations.readdir, handle, position, reply)
                 if not reply.entries:
                     return names
-                for name, attributes, position in reply.entries:  # noqa: B007 - the last one is where to go on
+                position = reply.entries[-1][2]
+                for name, attributes in reply.named:
                     names.append(name)
                     self._entry(attributes)
         finally:

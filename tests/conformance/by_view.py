@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from policyfs.policy.paths import HostPath, PathFault, name
 from policyfs.view.attributes import Attributes
 from policyfs.view.files import OpenFile
+from policyfs.view.location import Location
 from policyfs.view.root import Root
-from policyfs.view.view import Location, View
+from policyfs.view.view import View
 from tests.conformance.cases import Case
 from tests.conformance.ground import Ground, policy_of
 from tests.conformance.kernel import UMASK, ByKernel, Entry, FileSystem, refuse

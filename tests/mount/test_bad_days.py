@@ -63,7 +63,7 @@ class Broken:
 def broken_operations(error: Exception) -> Operations:
     """Handlers whose every dependency fails with the given error."""
     operations = Operations.__new__(Operations)
-    for name in ("view", "nodes", "files", "directories", "watch", "memory"):
+    for name in ("view", "nodes", "files", "directories", "listings", "watch", "memory"):
         setattr(operations, name, Broken(error))
     operations.removed = Removed()
     return operations
