@@ -8,7 +8,7 @@ import os
 import stat
 from dataclasses import dataclass
 
-from policyfs.host import places
+from policyfs.host import mounts, places
 from policyfs.host.faults import Exit, UserFault
 from policyfs.policy.compiled import ConflictingRules
 from policyfs.policy.levels import Level
@@ -113,12 +113,14 @@ def policy_for(source: HostPath, options: PolicyOptions, *, fold_case: bool = Fa
         session = session_of(options)
     except UserFault as fault:
         faults += fault.messages
-    return _policy(source, session, options, faults, fold_case=fold_case)
+    shown_elsewhere = mounts.elsewhere(source, mounts.mounts())
+    return _policy(source, session, options, faults, fold_case=fold_case, elsewhere=shown_elsewhere)
 
 
 def machine_policy(options: PolicyOptions) -> Policy:
     """What the denylist, the floors and policyfs's own places leave of the whole machine when everything is granted: the
-    judgement of a place that a session is shown beside its view. Raises `UserFault`."""
+    judgement of a place that a session is shown beside its view. It is of paths as they are asked about: who asks asks for
+    every path that a mount gives a place. Raises `UserFault`."""
     options = options.absolute()
     deny = session_of(options).deny
     # A path of the view means nothing outside it; places of the home and names do.
@@ -127,7 +129,13 @@ def machine_policy(options: PolicyOptions) -> Policy:
 
 
 def _policy(
-    source: HostPath, session: Session, options: PolicyOptions, faults: list[str], *, fold_case: bool = False
+    source: HostPath,
+    session: Session,
+    options: PolicyOptions,
+    faults: list[str],
+    *,
+    fold_case: bool = False,
+    elsewhere: tuple[tuple[ViewPath, HostPath], ...] = (),
 ) -> Policy:
     """The policy of a session's view of `source`, once the floors are read; `faults` are those found until now."""
     home = places.home()
@@ -158,8 +166,8 @@ def _policy(
         homes=homes,
         real=places.real_of(spoken_of),
         floors=floors,
+        elsewhere=elsewhere,
         protected=(*own, *read),
-        unwalked=(runs := HostPath(os.fsencode(places.runs_directory())), places.real(runs)),
     )
     try:
         return Policy(session, surroundings, fold_case=fold_case)

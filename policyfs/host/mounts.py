@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from policyfs.host import places
@@ -33,20 +33,67 @@ class Mount:
 
 
 def mounts() -> list[Mount]:
-    """The mounts that this process sees, the latest last."""
+    """The mounts that this process sees, the latest last. Raises `UserFault`: what is closed depends on them."""
+    try:
+        with open("/proc/self/mountinfo", "rb") as table:
+            lines = table.readlines()
+    except OSError as error:
+        raise UserFault(
+            Exit.MACHINE,
+            f"/proc/self/mountinfo cannot be read: {error.strerror}; mount /proc with `mount -t proc proc /proc`",
+        ) from None
     found = []
-    with open("/proc/self/mountinfo", "rb") as table:
-        for line in table:
-            fields = line.split(b" ")
-            after = fields.index(b"-")
-            point, root = _unescaped(fields[4]), _unescaped(fields[3])
-            found.append(Mount(point, fields[after + 1].decode(), fields[2].decode(), root))
+    for line in lines:
+        fields = line.split(b" ")
+        after = fields.index(b"-")
+        point, root = _unescaped(fields[4]), _unescaped(fields[3])
+        found.append(Mount(point, fields[after + 1].decode(), fields[2].decode(), root))
     return found
 
 
 def _unescaped(field: bytes) -> HostPath:
     """mountinfo writes blanks, newlines and backslashes in a path as three octal digits."""
     return HostPath(re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8)]), field))
+
+
+Origin = tuple[str, HostPath]
+"""Where something is whatever it is mounted as: a device, and the path in its file system."""
+
+
+def origin(mount: Mount, place: HostPath) -> Origin:
+    """Where a place that lies in a mount is, as far as that mount shows it."""
+    rest = below(place, mount.point)
+    return (mount.device, HostPath(mount.root.rstrip(b"/") + b"/" + rest if rest else mount.root))
+
+
+def shown_at(where: Origin, table: Sequence[Mount]) -> Iterator[tuple[bytes, HostPath]]:
+    """Where mounts show something, each with what of it is seen there: the path below it, b"" for the whole. A mount that
+    another covers is among them: what covers it may go."""
+    device, path = where
+    for mount in table:
+        if mount.device != device:
+            continue
+        rest = below(path, mount.root)
+        if rest is not None:
+            yield b"", HostPath(mount.point.rstrip(b"/") + b"/" + rest) if rest else mount.point
+        elif part := below(mount.root, path):
+            yield part, mount.point
+
+
+def elsewhere(source: HostPath, table: Sequence[Mount]) -> tuple[tuple[ViewPath, HostPath], ...]:
+    """The other paths by which the machine reaches what a view of SOURCE shows: each with the path in the view of what is
+    seen there. Mounts below SOURCE show nothing in a view, which does not enter them.
+
+    Every mount over SOURCE counts, not only the uppermost: one that came to cover it takes nothing from an open view.
+    """
+    found: dict[tuple[ViewPath, HostPath], None] = {}
+    for over in table:
+        if below(source, over.point) is None:
+            continue
+        for part, place in shown_at(origin(over, source), table):
+            if place != HostPath(source.rstrip(b"/") + b"/" + part if part else source):
+                found[ViewPath(b"/" + part), place] = None
+    return tuple(found)
 
 
 def mount_at(point: HostPath) -> Mount | None:

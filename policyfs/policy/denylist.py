@@ -5,7 +5,7 @@ A guard, not a proof: a list of what was thought of. A match covers everything b
 
 from __future__ import annotations
 
-from policyfs.policy.paths import HostPath, ViewPath, below, host_path
+from policyfs.policy.paths import ROOT, HostPath, ViewPath, below, host_path
 from policyfs.policy.rules import Denial, DeniedHostPath, DeniedPath
 
 SOURCE = "built-in denylist"
@@ -53,22 +53,23 @@ def built_in_places(home: HostPath) -> list[DeniedHostPath]:
     return [DeniedHostPath(host_path(place.encode(), home), Denial(place, SOURCE)) for place in HOME_PLACES]
 
 
-def in_view(place: HostPath, source: HostPath) -> ViewPath | None:
+def in_view(place: HostPath, source: HostPath, part: ViewPath = ROOT) -> ViewPath | None:
     """A place on the host as a path of the view of `source` (its real path), or None where the view does not hold it.
 
-    Where SOURCE itself lies in the place, that is the whole view: `/`.
+    Where SOURCE itself lies in the place, that is the whole view: `/`. `part` is where in a view `source` is seen, if it
+    is not the whole of what the view shows.
     """
     if below(source, place) is not None:
-        return ViewPath(b"/")
+        return part
     rest = below(place, source)
-    return None if rest is None else ViewPath(b"/" + rest)
+    return None if rest is None else ViewPath(part.rstrip(b"/") + b"/" + rest)
 
 
-def translated(places: list[DeniedHostPath], source: HostPath) -> list[DeniedPath]:
-    """Those of the places that the view of `source` holds, as paths of the view."""
+def translated(places: list[DeniedHostPath], source: HostPath, part: ViewPath = ROOT) -> list[DeniedPath]:
+    """Those of the places that the view of `source`, or this part of a view, holds, as paths of the view."""
     denied = []
     for place in places:
-        path = in_view(place.path, source)
+        path = in_view(place.path, source, part)
         if path is not None:
             denied.append(DeniedPath(path, place.denial))
     return denied

@@ -9,6 +9,7 @@ from policyfs.policy import denylist, operations
 from policyfs.policy.compiled import Compiled, Place
 from policyfs.policy.levels import Level, Standing
 from policyfs.policy.paths import (
+    ROOT,
     HostPath,
     Name,
     PathFault,
@@ -34,16 +35,17 @@ class Surroundings:
 
     `source` is SOURCE's real path. `homes` are the home's names: as the user has it, and its real path where that
     differs. `real` gives the real path of places that are reached through a link. `floors` are the floor sources beyond
-    the session, by name. `protected` are places that no view shows, `unwalked` those of them in which policyfs itself
-    mounts views: who looks there may be the one that is to answer.
+    the session, by name. `elsewhere` are the parts of SOURCE, by their paths in the view, that mounts show at other places
+    too, with those places: what closes a place closes it by every path to it, what opens it only by its own. `protected`
+    are places that no view shows.
     """
 
     source: HostPath
     homes: tuple[HostPath, ...] = ()
     real: Mapping[HostPath, HostPath] = field(default_factory=dict)
     floors: Mapping[str, Mapping[HostPath, Level]] = field(default_factory=dict)
+    elsewhere: tuple[tuple[ViewPath, HostPath], ...] = ()
     protected: tuple[HostPath, ...] = ()
-    unwalked: tuple[HostPath, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +193,12 @@ def _rules(session: Session, surroundings: Surroundings) -> Rules:
     names += [(f"*{extension}", Denial(f"*{extension}", "session")) for extension in session.deny.extensions]
     grants = {**_root_grants(session, surroundings, faults), **session.grants}
     floors = [Floor(path, level) for path, level in session.floors.items()]
-    for source, places in surroundings.floors.items():
-        floors += _translated_floors(source, places, surroundings)
+    for author, places in surroundings.floors.items():
+        floors += _translated_floors(author, places, surroundings)
     if faults:
         raise SessionFaults("session", faults)
+    for part, other in surroundings.elsewhere:
+        denied_paths += denylist.translated(denied, other, part)
     return Rules(
         grants=[Grant(path, level) for path, level in grants.items()],
         floors=floors,
@@ -235,26 +239,41 @@ def _root_grants(session: Session, surroundings: Surroundings, faults: list[Faul
     return grants
 
 
-def _translated_floors(source: str, places: Mapping[HostPath, Level], surroundings: Surroundings) -> list[Floor]:
-    """One floor source in the view: a place above SOURCE holds for the whole view, where no nearer one does."""
+def _translated_floors(author: str, places: Mapping[HostPath, Level], surroundings: Surroundings) -> list[Floor]:
+    """One floor source in the view. By what other paths say of SOURCE or a part of it, a level is only ever lowered."""
+    spelled = [
+        (spelling, level) for place, level in places.items() for spelling in {place, surroundings.real.get(place, place)}
+    ]
+    floors = _floors_below(author, spelled, surroundings.source, ROOT)
+    for part, other in surroundings.elsewhere:
+        here = host_path(surroundings.source + part)
+        # A place above both paths has been heard by the view's own, under which a nearer one may stand.
+        apart = [(place, level) for place, level in spelled if below(here, place) is None or below(other, place) is None]
+        # A source of its own, by its name too: beside the others it lowers, among them it could raise.
+        told = " is ".join(path.decode("utf-8", "surrogateescape") for path in (part, other))
+        floors += _floors_below(f"{author}; {told}", apart, other, part)
+    return floors
+
+
+def _floors_below(author: str, spelled: list[tuple[HostPath, Level]], source: HostPath, part: ViewPath) -> list[Floor]:
+    """The floors of what is seen at `part` of a view: a place above `source` holds for all of it, where no nearer does."""
     nearest: tuple[int, Level] | None = None
     floors: dict[ViewPath, Level] = {}
-    for place, level in places.items():
-        for spelling in {place, surroundings.real.get(place, place)}:
-            if below(surroundings.source, spelling) is not None:
-                depth = 0 if spelling == b"/" else spelling.count(b"/")
-                if nearest is None or depth > nearest[0]:
-                    nearest = (depth, level)
-                elif depth == nearest[0]:
-                    nearest = (depth, min(level, nearest[1]))
-                continue
-            rest = below(spelling, surroundings.source)
-            if rest is not None:
-                path = ViewPath(b"/" + rest)
-                floors[path] = min(level, floors.get(path, level))
+    for place, level in spelled:
+        path = denylist.in_view(place, source, part)
+        if path is None:
+            continue
+        if path != part:
+            floors[path] = min(level, floors.get(path, level))
+            continue
+        depth = 0 if place == b"/" else place.count(b"/")
+        if nearest is None or depth > nearest[0]:
+            nearest = (depth, level)
+        elif depth == nearest[0]:
+            nearest = (depth, min(level, nearest[1]))
     if nearest is not None:
-        floors[ViewPath(b"/")] = nearest[1]
-    return [Floor(path, level, source) for path, level in floors.items()]
+        floors[part] = nearest[1]
+    return [Floor(path, level, author) for path, level in floors.items()]
 
 
 def homes_of(home: HostPath, real: HostPath) -> tuple[HostPath, ...]:

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from policyfs.host.faults import Exit, UserFault
-from policyfs.host.mounts import Mount
+from policyfs.host.mounts import Mount, Origin, origin, shown_at
 from policyfs.policy.paths import HostPath, below, display
-from policyfs.sandbox.admission import Origin
 from policyfs.sandbox.layout import NAMESPACES, SystemPlace
 
 _PROGRAMS = (
@@ -122,27 +121,16 @@ def origins(place: HostPath, table: Sequence[Mount]) -> list[Origin]:
     # Of mounts on one place the latest is the one that is seen.
     over = [mount for mount in reversed(table) if below(place, mount.point) is not None]
     nearest = max(over, key=lambda mount: len(mount.point), default=None)
-    found = [] if nearest is None else [_origin(nearest, place)]
+    found = [] if nearest is None else [origin(nearest, place)]
     return found + [(mount.device, mount.root) for mount in table if below(mount.point, place)]
-
-
-def _origin(mount: Mount, place: HostPath) -> Origin:
-    rest = below(place, mount.point)
-    return (mount.device, HostPath(mount.root.rstrip(b"/") + b"/" + rest if rest else mount.root))
 
 
 def aliases(place: HostPath, table: Sequence[Mount]) -> list[HostPath]:
     """The other paths at which mounts show a place, or a part of it. One that another mount covers is among them: what
     covers it may go."""
     found: dict[HostPath, None] = {}
-    for device, path in origins(place, table):
-        for mount in table:
-            if mount.device != device:
-                continue
-            rest = below(path, mount.root)
-            if rest is None and below(mount.root, path) is None:
-                continue
-            alias = HostPath(mount.point.rstrip(b"/") + b"/" + rest) if rest else mount.point
+    for where in origins(place, table):
+        for _, alias in shown_at(where, table):
             if below(alias, place) is None:
                 found[alias] = None
     return list(found)

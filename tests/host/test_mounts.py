@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from policyfs.host import mounts
+from policyfs.host.faults import Exit, UserFault
+from policyfs.host.load import PolicyOptions, policy_for
 from policyfs.host.mounts import FILE_SYSTEM_TYPE, Mount
 from policyfs.policy.paths import HostPath
 
@@ -17,3 +21,44 @@ def test_a_covered_view_is_not_the_one_that_is_there(
     table = [Mount(HostPath(b"/"), "ext4", "8:1"), *(Mount(HostPath(b"/nowhere/v"), kind, "0:9") for kind in types)]
     monkeypatch.setattr(mounts, "mounts", lambda: table)
     assert mounts.in_view(HostPath(b"/nowhere/v/x")) == ((b"/nowhere/v", b"/x") if inside else None)
+
+
+def test_the_other_paths_to_what_a_view_shows() -> None:
+    """Those of the whole of SOURCE or of a part of it, by a mount of the same device; a mount that covers SOURCE, as a
+    view of it may, hides none of them."""
+    table = [
+        Mount(HostPath(b"/"), "btrfs", "0:30", HostPath(b"/@")),
+        Mount(HostPath(b"/home"), "btrfs", "0:30", HostPath(b"/@home")),
+        Mount(HostPath(b"/mnt/top"), "btrfs", "0:30"),
+        Mount(HostPath(b"/keys"), "btrfs", "0:30", HostPath(b"/@home/me/.ssh/in")),
+        Mount(HostPath(b"/home/other"), "ext4", "8:1", HostPath(b"/me")),
+        Mount(HostPath(b"/mnt/other"), "ext4", "8:1", HostPath(b"/me/.ssh")),
+        Mount(HostPath(b"/run/namespace"), "nsfs", "0:4", HostPath(b"net:[4026532281]")),
+    ]
+
+    def elsewhere(source: bytes) -> set[tuple[bytes, bytes]]:
+        covered = [*table, Mount(HostPath(source), FILE_SYSTEM_TYPE, "0:99")]
+        assert set(mounts.elsewhere(HostPath(source), covered)) == set(mounts.elsewhere(HostPath(source), table))
+        return set(mounts.elsewhere(HostPath(source), table))
+
+    under_home = (b"/", b"/mnt/top/@/home/me")
+    """Where `/home` were, were nothing mounted on it."""
+    assert elsewhere(b"/home/me") == {(b"/", b"/mnt/top/@home/me"), (b"/.ssh/in", b"/keys"), under_home}
+    assert (b"/", b"/home/me") in elsewhere(b"/mnt/top/@home/me")
+    assert {(b"/@home", b"/home"), (b"/@", b"/"), (b"/@home/me/.ssh/in", b"/keys")} <= elsewhere(b"/mnt/top")
+    assert {(b"/", b"/home/me/.ssh/in/a"), (b"/", b"/mnt/top/@home/me/.ssh/in/a")} <= elsewhere(b"/keys/a")
+    assert (b"/.ssh", b"/mnt/other") in elsewhere(b"/home/other")
+    assert (b"/", b"/home/other/.ssh") in elsewhere(b"/mnt/other")
+    assert elsewhere(b"/run/namespace/a") == {(b"/", b"/mnt/top/@/run/namespace/a")}
+
+
+def test_a_machine_that_does_not_tell_its_mounts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing is opened where it cannot be known what another mount shows: a chroot without /proc."""
+
+    def absent(*_: object) -> object:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(mounts, "open", absent, raising=False)
+    with pytest.raises(UserFault, match="mountinfo cannot be read: No such file or directory; mount /proc") as caught:
+        policy_for(HostPath(bytes(tmp_path)), PolicyOptions(grants=("/=ro",)))
+    assert caught.value.exit_code == Exit.MACHINE

@@ -52,18 +52,9 @@ CONTAINMENT_INVERTED = [
     Mutant("policy/denylist.py", "if below(source, place) is not None", "if below(place, source) is not None", WITHOUT_TREE),
     Mutant("policy/denylist.py", "if below(source, place) is not None", "if below(source, place) is None", WITHOUT_TREE),
     Mutant("policy/denylist.py", "rest = below(place, source)", "rest = below(source, place)", WITHOUT_TREE),
-    Mutant(
-        "policy/policy.py",
-        "below(surroundings.source, spelling) is not None",
-        "below(spelling, surroundings.source) is not None",
-        FLOORS,
-    ),
-    Mutant(
-        "policy/policy.py",
-        "rest = below(spelling, surroundings.source)",
-        "rest = below(surroundings.source, spelling)",
-        FLOORS,
-    ),
+    Mutant("policy/policy.py", "if path != part:", "if path == part:", FLOORS),
+    Mutant("policy/policy.py", "below(here, place) is None", "below(place, here) is None", MACHINE),
+    Mutant("policy/policy.py", "below(other, place) is None", "below(place, other) is None", MACHINE),
     Mutant("policy/policy.py", "below(place, listed) is not None", "below(listed, place) is not None", LINKS),
     Mutant("policy/policy.py", "not any(below(place, listed)", "any(below(place, listed)", LINKS),
     Mutant("policy/policy.py", "below(place, denied.path) is not None", "below(denied.path, place) is not None", MACHINE),
@@ -93,8 +84,8 @@ CHECKED_BEFORE_RESOLUTION = [
     ),
     Mutant(
         "policy/policy.py",
-        "for spelling in {place, surroundings.real.get(place, place)}:\n            if",
-        "for spelling in {place}:\n            if",
+        "for spelling in {place, surroundings.real.get(place, place)}\n    ]",
+        "for spelling in {place}\n    ]",
         MACHINE,
     ),
     # A link is shown whatever it lands on, or by its text alone without the links that its text walks through.

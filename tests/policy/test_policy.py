@@ -191,6 +191,55 @@ def test_two_floors_of_one_source_on_one_path(first: Level) -> None:
     assert opening({"/": Level.COMMIT}, surroundings).decide(view("/a")).level is Level.NONE
 
 
+def test_a_place_that_a_mount_shows_elsewhere_too() -> None:
+    """What is denied by another path to SOURCE or to a part of it is denied in the view, whole where SOURCE lies in it; a
+    root opens by its own path alone."""
+
+    def levels(part: bytes, other: bytes, *paths: str) -> list[Level]:
+        surroundings = Surroundings(
+            SOURCE, homes=(HOME,), elsewhere=((ViewPath(part), HostPath(other)),), protected=(HostPath(HOME + b"/own"),)
+        )
+        policy = opening({"/": Level.RO}, surroundings, write_roots=("~/root",), deny=Deny(paths=("~/keys",)))
+        return [policy.decide(view(path)).level for path in paths]
+
+    assert levels(b"/", HOME, "/", "/.ssh/id", "/keys", "/own/a", "/.sshd", "/root") == [1, 0, 0, 0, 1, 1]
+    assert levels(b"/", b"/home", "/ada/.ssh/id", "/ada", "/.ssh") == [0, 1, 1]
+    assert levels(b"/a/b", HOME, "/a/b/.ssh/id", "/a/b", "/.ssh", "/a/.ssh") == [0, 1, 1, 1]
+    assert levels(b"/a/b", HOME + b"/.ssh/inner", "/a/b", "/a/b/x", "/a", "/a/bc") == [0, 0, 1, 1]
+    assert levels(b"/", HOME + b"/own/inner", "/", "/x") == [0, 0]
+
+
+def test_a_floor_holds_by_every_path_to_a_place() -> None:
+    """By another path to SOURCE or to a part of it a floor lowers, and none raises; what lies above both paths is said of
+    the view by its own, under which a nearer floor may stand."""
+
+    def levels(part: bytes, other: bytes, floors: Mapping[bytes, Level], *paths: str) -> list[Level]:
+        site = {HostPath(place): level for place, level in floors.items()}
+        elsewhere = ((ViewPath(part), HostPath(other)), (ViewPath(b"/two"), HostPath(other)))
+        policy = opening({"/": Level.COMMIT}, Surroundings(SOURCE, elsewhere=elsewhere, floors={"site": site}))
+        return [policy.decide(view(path)).level for path in paths]
+
+    none, ro, stage = Level.NONE, Level.RO, Level.STAGE
+    assert levels(b"/", b"/o", {b"/o/a": none, b"/o": stage}, "/a", "/b", "/two/a", "/two/b") == [0, 2, 0, 2]
+    assert levels(b"/", b"/o/p", {b"/o/p/q": stage, b"/o": ro}, "/", "/q", "/two/q/r") == [1, 2, 1]
+    assert levels(b"/c", b"/o", {b"/o": ro}, "/c/x", "/c", "/cd", "/") == [1, 1, 3, 3]
+    # Each lowers what the other says.
+    assert levels(b"/", b"/o", {b"/srv/tree": ro, b"/o/a": stage}, "/a", "/b") == [1, 1]
+    assert levels(b"/", b"/o", {b"/srv/tree/a": stage, b"/o": ro}, "/a", "/b") == [1, 1]
+    # The root of the machine, and the directory that both are in.
+    assert levels(b"/", b"/o", {b"/": none, b"/srv": stage}, "/a") == [2]
+    assert levels(b"/", b"/srv/o", {b"/srv": none, b"/srv/tree": stage}, "/a") == [2]
+    assert levels(b"/c", b"/srv/tree/o", {b"/srv/tree": ro, b"/srv/tree/c": stage}, "/c/a", "/two/a") == [2, 1]
+
+
+def test_who_floors_by_another_path_is_told() -> None:
+    """The source of floors, and which place the path is too."""
+    surroundings = Surroundings(
+        SOURCE, elsewhere=((ViewPath(b"/c"), HostPath(b"/o")),), floors={"site": {HostPath(b"/o/a"): Level.RO}}
+    )
+    assert str(opening({"/": Level.COMMIT}, surroundings).decide(view("/c/a")).rule) == "floor /c/a = ro (site; /c is /o)"
+
+
 def test_the_names_of_a_home() -> None:
     """A home has two where a link leads to it, one where none does."""
     assert homes_of(HOME, HOME) == (HOME,)
