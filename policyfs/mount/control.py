@@ -6,7 +6,8 @@ depth, a peer must have the daemon's uid and live in its mount, pid and user nam
 number cannot be somebody else's by then.
 
 A second socket may only ask, and is made for who sits inside: it answers `explain` and `view`, and for a path that the
-session does not see exactly what the file system answers. It checks no namespace.
+session does not see exactly what the file system answers. It checks no namespace. Since whoever asks there may do so
+without end, it attends to few, works for one of them at a time, and lets everything else have its turn in between.
 
 One request a line, one answer a line, as JSON: `{"do": "status"}` is answered by `{"ok": ...}` or by
 `{"fault": [...], "exit_code": N}`.
@@ -45,6 +46,10 @@ MOST_BYTES = 1 << 16
 """Longest request, in bytes: a thousand paths to explain, and far from what a daemon would feel."""
 MOST_PEERS = 16
 """Peers attended to at once, so that whoever may ask cannot use up the daemon's descriptors."""
+MOST_WHO_ASK = 4
+"""The same on the socket that may only ask: further ones wait to be taken."""
+PATHS_A_TURN = 64
+"""Paths explained before everything else has its turn: some milliseconds."""
 MOST_SECONDS = 10 * 365 * 86400
 """Longest time of a grant: ten years, which no session lives."""
 PATIENCE = 10.0
@@ -62,6 +67,7 @@ class Control:
         self._live = live
         self._began = time.time()
         self._counted = (time.monotonic(), 0)
+        self._one_who_asks = trio.Lock()
         self._answers: dict[str, Callable[[Request], Awaitable[Any]]] = {
             "status": self._status,
             "explain": self._explain,
@@ -86,7 +92,7 @@ class Control:
             os.close(directory)
         listening.listen(128)
         server = trio.socket.from_stdlib_socket(listening)
-        room = trio.Semaphore(MOST_PEERS)
+        room = trio.Semaphore(MOST_WHO_ASK if ask_only else MOST_PEERS)
         task_status.started()
         try:
             async with trio.open_nursery() as nursery:
@@ -112,36 +118,38 @@ class Control:
             try:
                 answer = await self._answer(peer, ask_only)
             except UserFault as fault:
-                answer = {"fault": list(fault.messages), "exit_code": int(fault.exit_code)}
+                answer = _written({"fault": list(fault.messages), "exit_code": int(fault.exit_code)})
             except OSError:
                 # It left while it was listened to.
                 return
             except Exception:
                 log.exception("a request on the control socket failed")
-                answer = {"fault": ["the daemon failed at this; see its log"], "exit_code": int(Exit.FAILED)}
+                answer = _written({"fault": ["the daemon failed at this; see its log"], "exit_code": int(Exit.FAILED)})
             try:
                 with trio.move_on_after(PATIENCE):
-                    await trio.SocketStream(peer).send_all(json.dumps(answer).encode("ascii") + b"\n")
+                    await trio.SocketStream(peer).send_all(answer)
             except (OSError, trio.BrokenResourceError):
                 # A peer that leaves before its answer is no reason for anything, least of all for the mount to end.
                 return
 
-    async def _answer(self, peer: trio.socket.SocketType, ask_only: bool) -> dict[str, Any]:
+    async def _answer(self, peer: trio.socket.SocketType, ask_only: bool) -> bytes:
         uid, pid = _credentials(peer)
         if uid != os.geteuid() or (not ask_only and not same_namespaces(peer, pid)):
             raise UserFault(Exit.FAILED, "this mount takes orders only from its own user, outside every sandbox")
         request = await _received(peer)
         do = request.get("do")
         if ask_only:
-            if do == "explain":
-                return {"ok": [self._seen_by_session(path) for path in self._paths(request)]}
-            if do == "view":
-                return {"ok": await self._view(request)}
+            # To write a long answer out takes as long as ten turns: that too for one at a time.
+            async with self._one_who_asks:
+                if do == "explain":
+                    return _written({"ok": await self._each(request, self._seen_by_session)})
+                if do == "view":
+                    return _written({"ok": await self._view(request)})
             raise UserFault(Exit.FAILED, "this socket answers explain and view, nothing else")
         answer = self._answers.get(do) if isinstance(do, str) else None
         if answer is None:
             raise UserFault(Exit.USAGE, f"no such request; there are {', '.join(self._answers)}")
-        return {"ok": await answer(request)}
+        return _written({"ok": await answer(request)})
 
     # -- answers --------------------------------------------------------------------------------------------------------
 
@@ -186,7 +194,9 @@ class Control:
         ]
 
     async def _explain(self, request: Request) -> list[dict[str, Any]]:
-        return [explanation_values(self._policy.explain(path)) for path in self._paths(request)]
+        # By one policy, whatever is granted or revoked in between.
+        policy = self._policy
+        return await self._each(request, lambda path: explanation_values(policy.explain(path)))
 
     def _seen_by_session(self, path: ViewPath) -> dict[str, Any]:
         """What the session itself may be told: of what it does not see, no more than the file system says."""
@@ -230,11 +240,17 @@ class Control:
         await self._live.revoke(self._path(request.get("path")))
         return await self._view(request)
 
-    def _paths(self, request: Request) -> list[ViewPath]:
+    async def _each(self, request: Request, explained: Callable[[ViewPath], dict[str, Any]]) -> list[dict[str, Any]]:
+        """What is told of each path of a request, with turns for everything else: thousands fit into one."""
         paths = request.get("paths")
         if not isinstance(paths, list):
             raise UserFault(Exit.USAGE, "paths is a list of paths")
-        return [self._path(path) for path in paths]
+        answers = []
+        for number, path in enumerate(paths):
+            if number % PATHS_A_TURN == 0:
+                await trio.lowlevel.checkpoint()
+            answers.append(explained(self._path(path)))
+        return answers
 
     def _path(self, text: object) -> ViewPath:
         try:
@@ -255,6 +271,11 @@ def _credentials(peer: trio.socket.SocketType) -> tuple[int, int]:
     """uid and pid of a peer when it connected: SO_PEERCRED, unix(7)."""
     pid, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return uid, pid
+
+
+def _written(answer: dict[str, Any]) -> bytes:
+    """An answer as its line."""
+    return json.dumps(answer).encode("ascii") + b"\n"
 
 
 async def _received(peer: trio.socket.SocketType) -> Request:

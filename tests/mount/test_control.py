@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import pty
@@ -20,12 +21,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from policyfs.host import asking
+from policyfs.mount import control
 from policyfs.policy.paths import HostPath
 from tests.mount.asked import Live, answered, ask, asking_for, connected, live, sockets
 from tests.mount.harness import PATIENCE, PROGRAM, Person, absent, errno_of, mounted, myself, refused, until
@@ -492,6 +495,120 @@ def test_a_live_change_is_what_is_explained(lively: Live, asking_socket: Path) -
     assert told_of(asking_socket, "/away/f")[0]["level"] == "stage"
     lively.revoke("/away")
     assert "level" not in told_of(asking_socket, "/away/f")[0]
+
+
+# -- who asks without end ------------------------------------------------------------------------------------------------
+
+_GATED = """
+from policyfs.mount import control
+control.PATIENCE = 60.0
+seen = control.Control._seen_by_session
+def noted(self, path):
+    if path == b"/gate":
+        open({gate!r}, "rb").read()
+    with open({notes!r}, "ab") as notes:
+        notes.write(path + b"\\n")
+    return seen(self, path)
+control.Control._seen_by_session = noted
+"""
+"""A daemon that notes down what it explains to who may only ask, and stands still as it comes to explain `/gate`, until
+the gate has been opened and closed."""
+
+LONG = 40 * control.PATHS_A_TURN
+"""Paths of a request that takes many turns, and more than an order does."""
+
+
+@dataclass
+class Gated:
+    """A mount with such a daemon."""
+
+    lively: Live
+    asking: Path
+    gate: Path
+    notes: Path
+
+    def asked(self, *paths: str) -> socket.socket:
+        """Somebody who has asked for these paths, by the socket that may only ask."""
+        return sent(self.asking, do="explain", paths=paths)
+
+    @contextlib.contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """The daemon has come to the gate, and goes on when the body ends."""
+
+        def opened() -> int | None:
+            # ENXIO until the daemon opens it too: fifo(7).
+            with contextlib.suppress(OSError):
+                return os.open(self.gate, os.O_WRONLY | os.O_NONBLOCK)
+            return None
+
+        gate = until(opened, "the daemon to come to the gate")
+        try:
+            yield
+        finally:
+            os.close(gate)
+
+
+def sent(at: Path, **request: Any) -> socket.socket:
+    """A connection by which a request has been sent, and no answer read."""
+    connection = connected(at)
+    connection.sendall(json.dumps(request).encode() + b"\n")
+    return connection
+
+
+def told(connection: socket.socket) -> Any:
+    """The answer to a request that was sent."""
+    return json.loads(connection.makefile("rb").read())["ok"]
+
+
+@pytest.fixture
+def gated(source: Path, tmp_path: Path) -> Iterator[Gated]:
+    """A mount whose daemon can be made to stand still while it explains."""
+    (source / "f").touch()
+    gate, notes, asking = (tmp_path / name for name in ("gate", "notes", "ask"))
+    os.mkfifo(gate)
+    sabotage = asking_for(ask=str(asking)) + _GATED.format(gate=str(gate), notes=str(notes))
+    with live(source, "/=ro", sabotage=sabotage) as lively:
+        yield Gated(lively, asking, gate, notes)
+
+
+def test_an_order_is_carried_out_amid_a_long_answer(gated: Gated) -> None:
+    """What is revoked while thousands of paths are being explained to who may only ask is revoked before they all are: the
+    last are answered as closed."""
+    with gated.asked("/gate", *["/f"] * LONG) as asking:
+        with gated.standing_still():
+            order = sent(gated.lively.socket, do="revoke", path="/")
+        with order:
+            assert told(order) == []
+        _, *answers = told(asking)
+    assert len(answers) == LONG
+    assert answers[0]["level"] == "ro"
+    assert answers[-1]["look"] == {"errno": "EACCES", "text": "Access denied: /f is not open to this session."}
+
+
+def test_one_of_those_who_may_only_ask_is_answered_at_a_time(gated: Gated) -> None:
+    """The paths of one request are explained without one of another's among them."""
+    requests = [[f"/{number}"] * LONG for number in range(control.MOST_WHO_ASK - 1)]
+    with contextlib.ExitStack() as stack:
+        asking = [stack.enter_context(gated.asked("/gate"))]
+        with gated.standing_still():
+            asking += [stack.enter_context(gated.asked(*paths)) for paths in requests]
+        for connection in asking:
+            assert told(connection)
+    noted = gated.notes.read_text().splitlines()
+    assert len(noted) == 1 + LONG * len(requests)
+    assert sorted(path for path, _ in itertools.groupby(noted)) == sorted({"/gate", *(paths[0] for paths in requests)})
+
+
+def test_few_of_those_who_may_only_ask_are_attended_to(gated: Gated) -> None:
+    """Who comes when there are enough is answered when one of them has left; who gives orders is not concerned."""
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(connected(gated.asking)) for _ in range(control.MOST_WHO_ASK)]
+        further = stack.enter_context(sent(gated.asking, do="view"))
+        for _ in range(20):
+            assert gated.lively.status()["nodes"]
+        assert not select.select([further], [], [], 0)[0]
+        idle[1].close()
+        assert told(further) == [{"path": "/", "level": "ro"}]
 
 
 # -- the attribute -------------------------------------------------------------------------------------------------------
