@@ -43,6 +43,8 @@ ROOT_INO = 1
 MOST_NAMES = 16
 """Further names kept of one object. One that is dropped costs its next user a second lookup (ESTALE), no more."""
 
+_LINK = stat.S_IFLNK >> 12
+
 Key = tuple[int, int, Level]
 
 
@@ -98,7 +100,7 @@ class Node:
         self.stamp = 0
         """The change time, in nanoseconds, of what the kernel was last told; 0 where it keeps nothing."""
         self.size = 0
-        """How large a file the kernel takes it to be."""
+        """How large the kernel takes a file to be, as long as it is open."""
         self.sent = 0
         """The state, by its `stamp`, whose content was sent to the kernel's page cache."""
         self.pages_doubted = False
@@ -107,7 +109,7 @@ class Node:
         self.held: OpenFile | None = None
         """The object itself, kept in reach for a while after its last name was taken away."""
         self.kind = 0
-        """Its file type, as of st_mode; 0 for the root."""
+        """Its file type, the upper four bits of st_mode; 0 for the root. A number so small that all nodes share it."""
         self.listings = 0
         """How many open directories there are of it."""
         self.denied = False
@@ -282,7 +284,7 @@ class Nodes:
             known = self._by_ino.get(identity[1])
             if known is not None and known.files and known.identity == identity:
                 node = known
-        kind = stat.S_IFMT(attributes.mode)
+        kind = attributes.mode >> 12
         if node is not None and node.kind not in (0, kind):
             # The kernel would take the old one for broken, and answer EIO to who has it.
             self.ended(node)
@@ -324,7 +326,7 @@ class Nodes:
             denied = any(self._view.is_credential(file) for file in node.files or ())
             same = new.level is old.level and new.standing is old.standing and denied is node.denied
             # What a link shows depends on more than its own place.
-            if not same or node.kind == stat.S_IFLNK:
+            if not same or node.kind == _LINK:
                 changed.append(node)
                 self.change_level(node, new.level)
                 node.denied = denied

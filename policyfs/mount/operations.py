@@ -190,7 +190,8 @@ class Operations(pyfuse3.Operations):
             if node.files:
                 self.watch.doubt(node)
         node.stamp = attributes.change_ns
-        node.size = attributes.size
+        if node.files:
+            node.size = attributes.size
         node.entry = entry if attributes_life > SHORT < name_life and node.parent is not None else None
         node.kept_in = this_minute()
         return entry
@@ -328,6 +329,8 @@ class Operations(pyfuse3.Operations):
             node.files = [file]
         else:
             node.files.append(file)
+        if file.append:
+            node.size = file.size()
         number = self.files.add(FileHandle(node, file, self.nodes.epoch))
         keep = node.stamp != 0 and not node.pages_doubted
         node.pages_doubted = False
@@ -339,7 +342,6 @@ class Operations(pyfuse3.Operations):
         self.files.room()
         file = self.on(node, self.view.open, flags, lazily=True)
         if flags & os.O_TRUNC:
-            node.size = 0
             self._wrote(node, file)
         if self._tell is not None:
             if file.writable or flags & os.O_TRUNC:

@@ -101,6 +101,10 @@ class OpenFile:
             written += more
         return written
 
+    def size(self) -> int:
+        """How large it is, in bytes."""
+        return os.fstat(self.descriptor).st_size
+
     def change_ns(self) -> int:
         """When it last changed, in nanoseconds of the epoch."""
         return os.fstat(self.descriptor).st_ctime_ns

@@ -53,7 +53,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
 
 
 def requests_when_warm(view: Mounted, act: Callable[[], object]) -> int:
-    """The requests of doing something that has been done before."""
+    """The requests of doing something that has been done before: the fewer of two times, since what is kept for a minute
+    may end in one of them."""
 
     def quiet() -> bool:
         # The kernel tells of closed files after it has closed them.
@@ -62,10 +63,13 @@ def requests_when_warm(view: Mounted, act: Callable[[], object]) -> int:
     for _ in range(3):
         act()
     until(quiet, "everything is closed")
-    with counted(view) as count:
-        act()
-        until(quiet, "everything is closed")
-    return count.requests
+    taken = []
+    for _ in range(2):
+        with counted(view) as count:
+            act()
+            until(quiet, "everything is closed")
+        taken.append(count.requests)
+    return min(taken)
 
 
 def succeeds(view: Mounted, *argv: str) -> str:
