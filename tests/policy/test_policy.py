@@ -233,11 +233,13 @@ def test_a_floor_holds_by_every_path_to_a_place() -> None:
 
 
 def test_who_floors_by_another_path_is_told() -> None:
-    """The source of floors, and which place the path is too."""
-    surroundings = Surroundings(
-        SOURCE, elsewhere=((ViewPath(b"/c"), HostPath(b"/o")),), floors={"site": {HostPath(b"/o/a"): Level.RO}}
-    )
-    assert str(opening({"/": Level.COMMIT}, surroundings).decide(view("/c/a")).rule) == "floor /c/a = ro (site; /c is /o)"
+    """The source of floors, and which place the path is too, whatever bytes that has."""
+    for other, told in ((b"/o", "/o"), (b"/\xff", "/\\xff")):
+        surroundings = Surroundings(
+            SOURCE, elsewhere=((ViewPath(b"/c"), HostPath(other)),), floors={"site": {HostPath(other + b"/a"): Level.RO}}
+        )
+        rule = opening({"/": Level.COMMIT}, surroundings).decide(view("/c/a")).rule
+        assert str(rule) == f"floor /c/a = ro (site; /c is {told})"
 
 
 def test_the_names_of_a_home() -> None:
