@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from policyfs.policy.denylist import in_view
 from policyfs.policy.levels import Level, Standing
 from policyfs.policy.paths import HostPath, ViewPath
 from policyfs.policy.policy import Answer, Explanation, Policy, Surroundings, homes_of, host_places
@@ -207,6 +208,27 @@ def test_a_place_that_a_mount_shows_elsewhere_too() -> None:
     assert levels(b"/a/b", HOME, "/a/b/.ssh/id", "/a/b", "/.ssh", "/a/.ssh") == [0, 1, 1, 1]
     assert levels(b"/a/b", HOME + b"/.ssh/inner", "/a/b", "/a/b/x", "/a", "/a/bc") == [0, 0, 1, 1]
     assert levels(b"/", HOME + b"/own/inner", "/", "/x") == [0, 0]
+
+
+def test_places_that_mounts_show_elsewhere_add_up() -> None:
+    """What is denied by one of several other paths is denied, beside what the session denies by the view's own."""
+    elsewhere = ((ViewPath(b"/one"), HOME), (ViewPath(b"/two"), OTHER_HOME), (ViewPath(b"/three"), HostPath(b"/mnt")))
+    surroundings = Surroundings(SOURCE, homes=(HOME, OTHER_HOME), elsewhere=elsewhere)
+    policy = opening({"/": Level.RO}, surroundings, deny=Deny(paths=("/own",)))
+    levels = {"/own": 0, "/one/.ssh": 0, "/two/.ssh": 0, "/three/.ssh": 1, "/one": 1, "/two": 1, "/": 1}
+    assert {path: policy.decide(view(path)).level for path in levels} == levels
+
+
+def test_a_place_in_a_part_of_a_view() -> None:
+    """Is below the part by what is left of it below what the part shows, whatever the part is called; where the part lies
+    in it, it is all of the part."""
+    other = HostPath(b"/other")
+    for part in (b"/", b"/a", b"/X", b"/a/boX"):
+        below = part.rstrip(b"/")
+        assert in_view(HostPath(b"/other/c/d"), other, ViewPath(part)) == below + b"/c/d"
+        for above in (b"/other", b"/"):
+            assert in_view(HostPath(above), other, ViewPath(part)) == part
+        assert in_view(HostPath(b"/others"), other, ViewPath(part)) is None
 
 
 def test_a_floor_holds_by_every_path_to_a_place() -> None:

@@ -12,6 +12,7 @@ import fcntl
 import os
 import socket
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,8 @@ class Refuses:
             assert isinstance(error, Refused), repr(error)
             assert (error.refusal, error.path) == (self.expected, os.fsencode(self.path))
             assert (error.errno, str(error)) == (self.expected.errno, self.expected.text(ViewPath(os.fsencode(self.path))))
+            # Whatever is elsewhere by now, the policy decided nothing, and no journal is to say that it did.
+            assert error.absent or self.expected is not Refusal.STALE
         else:
             assert (type(error), error.args) == (
                 type(OSError(self.expected, "")),
@@ -270,6 +273,63 @@ def test_another_object_under_the_name_is_stale(view: View, source: Path) -> Non
     assert (after.st_mode, after.st_size, after.st_mtime_ns, after.st_nlink) == (
         before.st_mode, before.st_size, before.st_mtime_ns, 1,
     )  # fmt: skip
+
+
+def acts_in(view: View) -> list[Callable[[Location], object]]:
+    """Everything that looks up, makes or takes away a name in a directory."""
+    return [
+        view.attributes,
+        lambda here: view.create(here, os.O_WRONLY, 0o644),
+        lambda here: view.make_directory(here, 0o755),
+        lambda here: view.make_node(here, stat.S_IFIFO | 0o644),
+        lambda here: view.make_link(here, b"f"),
+        lambda here: view.link(at(view, "/f"), here),
+        lambda here: view.rename(at(view, "/f"), here),
+        lambda here: view.rename(here, at(view, "/new")),
+        lambda here: view.rename(here, at(view, "/f"), RENAME_EXCHANGE),
+        view.unlink,
+        view.remove_directory,
+    ]
+
+
+@pytest.mark.parametrize("instead", ["directory", "file", "link", "nothing"])
+def test_another_directory_in_the_place_of_the_one_that_was_meant(view: View, source: Path, instead: str) -> None:
+    """Or anything else there is stale, and nothing is looked up, made or taken away in it, nor in the one meant."""
+    meant = identity(source / "d")
+    os.rename(source / "d", source / "moved")
+    if instead == "directory":
+        (source / "d/empty").mkdir(parents=True)
+        (source / "d/full").write_text("another")
+    elif instead == "file":
+        (source / "d").write_text("another")
+    elif instead == "link":
+        (source / "d").symlink_to("moved")
+    before = sorted(source.rglob("*"))
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for name in ("full", "empty", "gone"):
+        here = view.child(at(view, "/d"), Name(os.fsencode(name)), meant)
+        for act in acts_in(view):
+            with Refuses(Refusal.STALE, f"/d/{name}"):
+                act(here)
+    assert sorted(source.rglob("*")) == before
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_the_directory_that_was_meant_is_used(view: View, source: Path) -> None:
+    """Who means the directory that is there looks up, makes and takes away names in it."""
+    directory, meant = at(view, "/d"), identity(source / "d")
+
+    def within(name: bytes) -> Location:
+        return view.child(directory, Name(name), meant)
+
+    assert within(b"full") == (*at(view, "/d/full")[:-1], meant)
+    assert view.attributes(within(b"full")).identity == identity(source / "d/full")
+    with Refuses(Refusal.MISSING, "/d/gone"):
+        view.attributes(within(b"gone"))
+    assert view.make_directory(within(b"made"), 0o755).identity == identity(source / "d/made")
+    view.rename(within(b"made"), within(b"moved"))
+    view.remove_directory(within(b"moved"))
+    assert sorted(os.listdir(source / "d")) == ["empty", "full"]
 
 
 def test_the_object_that_was_meant_is_used(view: View, source: Path) -> None:
@@ -630,6 +690,48 @@ def test_times_left_as_they_are(view: View, source: Path) -> None:
     assert (os.lstat(place).st_atime_ns, os.lstat(place).st_mtime_ns) == (30, 40)
 
 
+SECOND = 10**9
+
+
+@pytest.mark.parametrize(("access", "modify"), [(0, 0), (-SECOND, SECOND), (SECOND, -SECOND), (5, -7)])
+def test_the_times_of_what_may_only_be_written(
+    view: View, source: Path, monkeypatch: pytest.MonkeyPatch, access: int, modify: int
+) -> None:
+    """Are set to now where now is asked for, as far as a request tells: both times within a second of it."""
+    place, now = source / "f", not_its_owner(view, monkeypatch)
+    os.utime(place, ns=(10, 20))
+    view.set_times(at(view, "/f"), now + access, now + modify)
+    status = os.lstat(place)
+    # The clock of a file system may be behind by a tick.
+    assert min(status.st_atime_ns, status.st_mtime_ns) > now - SECOND
+
+
+@pytest.mark.parametrize(
+    ("access", "modify"), [(None, 0), (0, None), (SECOND + 1, 0), (0, SECOND + 1), (-SECOND - 1, 0), (0, -SECOND - 1)]
+)
+def test_other_times_of_what_may_only_be_written(
+    view: View, source: Path, monkeypatch: pytest.MonkeyPatch, access: int | None, modify: int | None
+) -> None:
+    """Are not set: one that is not now, or one of the two alone."""
+    place, now = source / "f", not_its_owner(view, monkeypatch)
+    os.utime(place, ns=(10, 20))
+    with Refuses(errno.EPERM):
+        view.set_times(at(view, "/f"), None if access is None else now + access, None if modify is None else now + modify)
+    assert (os.lstat(place).st_atime_ns, os.lstat(place).st_mtime_ns) == (10, 20)
+
+
+def not_its_owner(view: View, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Have the source refuse any times but now, as it does to who may write a file that is another's. Gives that now."""
+    now = time.time_ns()
+
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(view.root, "set_times", refused)
+    monkeypatch.setattr("policyfs.view.view.time.time_ns", lambda: now)
+    return now
+
+
 def test_attributes_that_are_the_users(view: View, source: Path) -> None:
     """Only `user.*` attributes are named, read, set and removed, and the one that tells the level only read."""
     try:
@@ -741,6 +843,35 @@ def test_an_open_file_that_is_a_credential(view: View, source: Path, further_nam
         view.take(Policy(view.policy.session, Surroundings(view.root.source, protected=(HostPath(os.fsencode(home)),))))
         assert view.is_credential(OpenFile(opened.fileno(), writable=False, append=False)) is is_credential
         assert not view.is_credential(OpenFile(other.fileno(), writable=False, append=False))
+
+
+def test_credentials_are_not_looked_for_where_views_are_mounted(view: View, source: Path) -> None:
+    """Neither where this one is, nor where policyfs mounts others: whoever answers there may be the one who asks."""
+    private = source.parent / "private"
+    mounted, views = private / "mounted", private / "views"
+    for number, directory in enumerate((private, mounted, views, private / "other")):
+        directory.mkdir()
+        (directory / "key").write_text("secret")
+        os.link(directory / "key", source / f"key{number}")
+    surroundings = Surroundings(
+        view.root.source, protected=(HostPath(os.fsencode(private)),), unwalked=(HostPath(os.fsencode(views)),)
+    )
+    known = Policy(view.policy.session, surroundings)
+
+    def hidden(of: View) -> list[int]:
+        files = (os.open(source / f"key{number}", os.O_RDONLY) for number in range(4))
+        opened = [OpenFile(descriptor, writable=False, append=False) for descriptor in files]
+        try:
+            return [number for number, file in enumerate(opened) if of.is_credential(file)]
+        finally:
+            for file in opened:
+                file.close()
+
+    assert hidden(View(view.root, known)) == [0, 1, 3]
+    at_its_place = View(view.root, known, at=HostPath(os.fsencode(mounted)))
+    assert hidden(at_its_place) == [0, 3]
+    at_its_place.take(Policy(view.policy.session, dataclasses.replace(surroundings, unwalked=())))
+    assert hidden(at_its_place) == [0, 2, 3]
 
 
 def test_a_refused_change_tells_its_place(view: View) -> None:

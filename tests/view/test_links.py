@@ -132,6 +132,12 @@ def test_work_that_a_link_makes_is_bounded(links: Opens, tree: bytes) -> None:
     assert of.landing(LINK, b"n" * 256) == b"/d/" + b"n" * 256
     assert of.landing(LINK, b"n" * 256 + b"/../f") == b"/d/f"
     assert of.landing(LINK, b"n" * 256 + b"/../../hidden") is Landing.HIDDEN
+    for below in (b"/x", b"/x/../y"):
+        assert of.landing(LINK, b"n" * 256 + below) == b"/d/" + b"n" * 256 + below.replace(b"/x/..", b"")
+    for name in (b"down", b"m" * 255):
+        os.symlink(b"../hidden", tree + b"/d/" + name)
+        assert of.landing(LINK, name) is Landing.HIDDEN
+        assert of.landing(LINK, b"n" * 256 + b"/../" + name) is Landing.HIDDEN
     for number in range(41):
         os.symlink(b"%d" % (number + 1), tree + b"/d/%d" % number)
     assert of.landing(LINK, b"2") == b"/d/41"
