@@ -168,7 +168,7 @@ def _policy(
         floors=floors,
         elsewhere=elsewhere,
         protected=(*own, *read),
-        unwalked=(runs := HostPath(os.fsencode(places.runs_directory())), places.real(runs)),
+        unwalked=places.unwalked_places(),
     )
     try:
         return Policy(session, surroundings, fold_case=fold_case)

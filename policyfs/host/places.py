@@ -121,10 +121,22 @@ def own_places() -> tuple[HostPath, ...]:
     directories = [
         state_directory(),
         _base("XDG_CONFIG_HOME", ".config") / "policyfs",
-        _base("XDG_CACHE_HOME", ".cache") / "policyfs",
+        code_directory(),
         runtime_directory(),
     ]
     return (HostPath(b"/etc/policyfs"), *(HostPath(os.fsencode(directory)) for directory in directories))
+
+
+def code_directory() -> Path:
+    """Where scripts/policyfs installs policyfs's own code."""
+    return _base("XDG_CACHE_HOME", ".cache") / "policyfs"
+
+
+def unwalked_places() -> tuple[HostPath, ...]:
+    """What of `own_places` is not looked through for files that have another name elsewhere: where views are mounted, since
+    who looks there may be the one that is to answer; and policyfs's code, thousands of files that are nobody's secret."""
+    places = [HostPath(os.fsencode(directory)) for directory in (runs_directory(), code_directory())]
+    return tuple(dict.fromkeys([*places, *map(real, places)]))
 
 
 def runtime_directory() -> Path:

@@ -37,8 +37,8 @@ class Surroundings:
     differs. `real` gives the real path of places that are reached through a link. `floors` are the floor sources beyond
     the session, by name. `elsewhere` are the parts of SOURCE, by their paths in the view, that mounts show at other places
     too, with those places: what closes a place closes it by every path to it, what opens it only by its own. `protected`
-    are places that no view shows, `unwalked` those of them in which policyfs itself mounts views: who looks there may be
-    the one that is to answer.
+    are places that no view shows, `unwalked` those of them in which no credential is looked for, which are many or lead
+    back to the view.
     """
 
     source: HostPath

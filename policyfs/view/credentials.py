@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Iterable
 
 from policyfs.policy.paths import HostPath
@@ -27,11 +28,17 @@ MOST_ENTRIES = 50_000
 the files met first are the ones known."""
 
 
+TRUE_FOR = 0.01
+"""Seconds for which what was found is not looked at again. A browser's profile has hundreds of directories, and a package
+manager's store nothing but files with several names. The kernel keeps the attributes of such a file for a second anyway."""
+
+
 class Credentials:
     """The identities of the regular files at and below some places of the host.
 
-    `unwalked` directories are not entered. policyfs's own state is denied, and the view of a run is mounted in it: to look
-    there would be to ask this very daemon, which would wait for its own answer.
+    `unwalked` directories are not entered. policyfs has denied places of its own, and the view of a run is in one: to look
+    there would be to ask this very daemon, which would wait for its own answer. Its code, in another, is a thousand
+    directories, which made each stat of a file with two names take 3 milliseconds (`git gc` a minute).
     """
 
     def __init__(self, places: Iterable[HostPath], unwalked: Iterable[HostPath] = ()) -> None:
@@ -39,11 +46,14 @@ class Credentials:
         self._unwalked = frozenset(unwalked)
         self._found: set[Identity] = set()
         self._looked_in: dict[bytes, int] = {}
+        self._true_until = 0.0
 
     def holds(self, status: os.stat_result) -> bool:
         """Whether an object is one of them. Asked of every file with several names."""
-        if not self._still_true():
-            self._look()
+        if time.monotonic() >= self._true_until:
+            if not self._still_true():
+                self._look()
+            self._true_until = time.monotonic() + TRUE_FOR
         return (status.st_dev, status.st_ino) in self._found
 
     def _still_true(self) -> bool:

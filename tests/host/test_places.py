@@ -48,3 +48,15 @@ def test_the_journal_is_named_as_the_log_is(tmp_path: Path, monkeypatch: pytest.
     point = HostPath(b"/mnt/a \xff/view")
     assert places.journal_path(point) == tmp_path / "policyfs" / "journal" / f"{mount_name(point)}.jsonl"
     assert places.journal_path(point) != places.journal_path(HostPath(b"/mnt/a \xfe/view"))
+
+
+def test_where_no_credential_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where views are mounted, and policyfs's code, each by its real path as well; all of it stays closed to views."""
+    cache = tmp_path / "cache"
+    (tmp_path / "behind").mkdir()
+    cache.symlink_to("behind")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    code, real = (HostPath(os.fsencode(above / "policyfs")) for above in (cache, tmp_path / "behind"))
+    runs = HostPath(os.fsencode(places.runs_directory()))
+    assert {code, real, runs} <= set(places.unwalked_places())
+    assert code in places.own_places()
