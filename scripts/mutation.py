@@ -23,7 +23,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-UNDECORATED = {"property", "contextmanager"}
+UNDECORATED = {"property", "contextmanager", "tried_again"}
 SHORT = 40
 LIVES = {"survived", "no tests"}
 _RESULT = re.compile(r"^ +(?P<mutant>policyfs\.\S+): (?P<status>.+)$", re.MULTILINE)
