@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from collections.abc import Iterable
 
 from policyfs.policy.paths import HostPath
@@ -26,11 +25,6 @@ from policyfs.view.attributes import Identity
 MOST_ENTRIES = 50_000
 """Entries of denied places that are looked at. Credential directories hold dozens; a place with more is cut there, and
 the files met first are the ones known."""
-
-
-TRUE_FOR = 0.01
-"""Seconds for which what was found is not looked at again. A browser's profile has hundreds of directories, and a package
-manager's store nothing but files with several names. The kernel keeps the attributes of such a file for a second anyway."""
 
 
 class Credentials:
@@ -46,14 +40,11 @@ class Credentials:
         self._unwalked = frozenset(unwalked)
         self._found: set[Identity] = set()
         self._looked_in: dict[bytes, int] = {}
-        self._true_until = 0.0
 
     def holds(self, status: os.stat_result) -> bool:
         """Whether an object is one of them. Asked of every file with several names."""
-        if time.monotonic() >= self._true_until:
-            if not self._still_true():
-                self._look()
-            self._true_until = time.monotonic() + TRUE_FOR
+        if not self._still_true():
+            self._look()
         return (status.st_dev, status.st_ino) in self._found
 
     def _still_true(self) -> bool:

@@ -1,4 +1,4 @@
-"""Credentials by identity: what of the denied places is looked at, and how often."""
+"""Credentials by identity: what of the denied places is looked at."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from policyfs.policy.paths import HostPath
-from policyfs.view import credentials
-from policyfs.view.credentials import TRUE_FOR, Credentials
+from policyfs.view.credentials import Credentials
 
 
 @pytest.fixture
@@ -31,28 +30,3 @@ def test_what_is_not_walked_holds_none(place: Path) -> None:
     held = of(place)
     assert held.holds((place / "key").stat())
     assert not held.holds((place / "unwalked/code").stat())
-
-
-def test_what_was_found_is_true_for_a_moment(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files with several names that are asked for one after another cost one look at the places; a moment later what has
-    changed is seen."""
-    now = 1000.0
-    looks = 0
-    changed = credentials._changed
-
-    def counted(path: bytes) -> int:
-        nonlocal looks
-        looks += 1
-        return changed(path)
-
-    monkeypatch.setattr(credentials.time, "monotonic", lambda: now)
-    monkeypatch.setattr(credentials, "_changed", counted)
-    held = of(place)
-    assert held.holds((place / "key").stat())
-    before = looks
-    (place / "another").write_text("secret")
-    assert not held.holds((place / "another").stat())
-    assert looks == before > 0
-    now += TRUE_FOR
-    assert held.holds((place / "another").stat())
-    assert looks > before
