@@ -107,7 +107,7 @@ class Node:
         """Whether the kernel may have pages that are true no more, though size and time say nothing of it: they go at the
         next opening."""
         self.held: OpenFile | None = None
-        """The object itself, kept in reach for a while after its last name was taken away."""
+        """The object itself, kept in reach after its last name was taken away (`mount.removed`)."""
         self.kind = 0
         """Its file type, the upper four bits of st_mode; 0 for the root. A number so small that all nodes share it."""
         self.listings = 0
@@ -314,9 +314,9 @@ class Nodes:
                 raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
             above = above.parent
 
-    def judge_anew(self, change: Callable[[], None]) -> list[Node]:
-        """Make a change by which nodes may get another place. Gives those that are judged differently after it; what the
-        kernel was told of them is no longer true."""
+    def judge_anew(self, change: Callable[[], None]) -> None:
+        """Make a change by which nodes may get another place. `on_judged` is told of those that are judged differently after
+        it: what the kernel was told of them is no longer true."""
         before = {node: self.place(node) for node in self._by_ino.values()}
         change()
         self.epoch += 1
@@ -335,7 +335,6 @@ class Nodes:
             if node.watched is not None:
                 node.watched.names = None
         self.on_judged(changed)
-        return changed
 
     @staticmethod
     def _named(node: Node, parent: Node, name: Name, *, only: bool = False) -> None:

@@ -26,7 +26,7 @@ from policyfs.policy.paths import (
     view_path,
 )
 
-START = ViewPath(b"/work/here")
+START = ViewPath(b"/start/here")
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,12 @@ START = ViewPath(b"/work/here")
         (b"/a/...", b"/a/..."),
         (b"/.hidden", b"/.hidden"),
         (b"/A", b"/A"),
-        (b".", b"/work/here"),
-        (b"..", b"/work"),
+        (b".", b"/start/here"),
+        (b"..", b"/start"),
         (b"../../..", b"/"),
-        (b"a", b"/work/here/a"),
-        (b"a/../..", b"/work"),
-        (b"~/a", b"/work/here/~/a"),
+        (b"a", b"/start/here/a"),
+        (b"a/../..", b"/start"),
+        (b"~/a", b"/start/here/~/a"),
         (b"/a b", b"/a b"),
         (b"/\xff\n\\", b"/\xff\n\\"),
         (b"/" + b"n" * NAME_MAX, b"/" + b"n" * NAME_MAX),
