@@ -314,13 +314,13 @@ def _directory() -> Iterator[Path]:
     finally:
         if any(mount.point.startswith(os.fsencode(path) + b"/") for mount in mounts.mounts()):
             pytest.fail(f"a mount was left behind below {path}")
-        # A daemon whose end nobody watched writes the last line of its journal meanwhile.
+        # A daemon whose end nobody watched writes the last line of its journal meanwhile, and removes its socket.
         end = time.monotonic() + PATIENCE
         while True:
             try:
                 shutil.rmtree(path)
             except OSError as error:
-                if error.errno != errno.ENOTEMPTY or time.monotonic() > end:
+                if error.errno not in (errno.ENOTEMPTY, errno.ENOENT) or time.monotonic() > end:
                     raise
                 time.sleep(0.01)
             else:
