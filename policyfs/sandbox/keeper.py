@@ -1,247 +1,200 @@
-"""The private directory of one run, and its end after every kind of end.
+"""The processes that see to the end of a run, after every kind of end.
 
-Theory. A run leaves a mount, a daemon and a directory on the machine, and `policyfs run` may be killed with SIGKILL at
-any time. So the clearing away is done by a process of its own, the keeper, forked before anything is mounted. It holds
-one end of a pipe, the lease, whose other end only `policyfs run` holds: the kernel closes that end whatever ends it. Then
-the keeper goes on in the one right order: the command and everything it started is stopped first, then the daemon is
-told to unmount, then the directory goes. A normal end goes the same way, and `policyfs run` waits for it.
+Theory. A run leaves a mount, a daemon, a directory and the processes of a sandbox on the machine, and `policyfs run` may
+be killed with SIGKILL at any time. So clearing away is done by two processes of its own, which a pipe wakes: the kernel
+closes its other end whatever ends `policyfs run`. A normal end goes the same way, and `policyfs run` waits for it.
 
-* What the keeper waits for and kills it names by pidfd, never by a number that may be somebody else's by then.
-* bubblewrap tells the keeper its process through a pipe of their own, and waits until the keeper has hold of it.
-* Should the keeper be killed as well, the lock on the directory is free: the next run finds it and clears it away.
+* The keeper is forked before anything is mounted and waits for the lease, a pipe whose other end `policyfs run` and the
+  holder have. Then it tells the daemon to unmount, and removes the directory.
+* The holder is bubblewrap's parent. It ends when nothing of the sandbox is left, and with it its end of the lease, so
+  that the command and everything it started is gone before the view is. Should the holder be killed, bubblewrap dies
+  with it (--die-with-parent).
+
+bubblewrap is no child of `policyfs run`, because it would die with that at any moment of its own start. Until the sandbox
+is made its first process waits for it in a way that does not end with it (an eventfd that both have open), and nobody
+has been told yet of that process: seen in 4 of 270 runs that were killed while they started, it stayed for good. The
+holder is a subreaper (prctl(2)): whatever of the sandbox loses its parent becomes its child, told of or not.
+
+Processes are named by pidfd or by their parent, never by a number that may be somebody else's by then. Should the keeper
+be killed as well, the lock on the directory is free: the next run finds it and clears it away.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import ctypes
 import json
 import os
 import select
 import signal
+import subprocess
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from policyfs.host import mounts, places
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.harden import close_inherited, harden
-from policyfs.policy.paths import HostPath
-from policyfs.sandbox.signals import ignore_signals
+from policyfs.sandbox.run_directory import RunDirectory
+from policyfs.sandbox.signals import FORWARDED, children, disregard_signals
 
 _PATIENCE = 10.0
-"""Seconds for a killed sandbox to be gone, and for a daemon to unmount, before harsher means."""
+"""Seconds for a daemon to unmount, before harsher means."""
 
-_LOCK = "lock"
-_VIEW = "view"
-_DEVICES = "devices"
-_ASK = "ask.sock"
-
-
-@dataclass(frozen=True, slots=True)
-class RunDirectory:
-    """A directory that only this user enters, with the view's mountpoint in it; locked as long as it is used."""
-
-    path: Path
-    lock: int
-
-    @property
-    def view(self) -> HostPath:
-        """Where the view is mounted."""
-        return HostPath(os.fsencode(self.path / _VIEW))
-
-    @property
-    def devices(self) -> HostPath:
-        """An empty directory, for a mount that nobody outside sees."""
-        return HostPath(os.fsencode(self.path / _DEVICES))
-
-    @property
-    def ask(self) -> HostPath:
-        """Where the daemon makes the socket that the command may ask."""
-        return HostPath(os.fsencode(self.path / _ASK))
-
-    @staticmethod
-    def make() -> RunDirectory:
-        """A new one; what earlier runs could not clear away is cleared away by the way. Raises `UserFault`."""
-        try:
-            places.private_directory(places.runtime_directory())
-            above = places.private_directory(places.runs_directory())
-            above = Path(os.fsdecode(places.real(HostPath(os.fsencode(above)))))
-            with _locked(above / _LOCK):
-                for old in above.iterdir():
-                    if old.is_dir():
-                        _clear_if_left(old)
-                path = above / f"{os.getpid()}-{os.urandom(4).hex()}"
-                path.mkdir(mode=0o700)
-                lock = _lock(path / _LOCK)
-                for name in (_VIEW, _DEVICES):
-                    (path / name).mkdir(mode=0o700)
-        except OSError as error:
-            raise UserFault(
-                Exit.PLACE, f"no private directory for the view: {error}; set XDG_RUNTIME_DIR to one of yours"
-            ) from None
-        return RunDirectory(path, lock)
-
-    def remove(self) -> None:
-        """End what may still be mounted, and the directory. Raises `UserFault` or OSError."""
-        _clear(self.path)
-
-
-def _lock(path: Path) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _clear_if_left(path: Path) -> None:
-    """Clear away a directory whose run and keeper are both gone. What resists is left for the next time: it is in
-    nobody's way."""
-    try:
-        lock = _lock(path / _LOCK)
-    except OSError:
-        return
-    try:
-        with contextlib.suppress(UserFault, OSError):
-            _clear(path)
-    finally:
-        os.close(lock)
-
-
-def _clear(path: Path) -> None:
-    """Never more than the names that a run makes: whatever else is found is not ours to remove."""
-    view = HostPath(os.fsencode(path / _VIEW))
-    if mounts.mount_at(view) is not None:
-        # Lazily: nothing of ours is in it any more, and a person who looks into it is not to keep it alive.
-        mounts.unmount(view, lazily=True)
-    # The daemon takes its socket away itself, unless it was killed.
-    for remove, name in ((os.unlink, _ASK), (os.rmdir, _VIEW), (os.rmdir, _DEVICES), (os.unlink, _LOCK)):
-        with contextlib.suppress(FileNotFoundError):
-            remove(path / name)
-    with contextlib.suppress(FileNotFoundError):
-        path.rmdir()
+_PR_SET_CHILD_SUBREAPER = 36
+"""prctl(2)."""
 
 
 class Keeper:
-    """The process that clears away. `info` is for bubblewrap to name its process, `go` to wait on until that is known."""
+    """The process that clears away, and the end of every other process of a run."""
 
-    def __init__(self, directory: RunDirectory, daemon: int) -> None:
-        """Fork. `daemon` is a pidfd of the mount daemon."""
+    def __init__(self, directory: RunDirectory, daemon: int, log: str) -> None:
+        """Fork. `daemon` is a pidfd of the mount daemon, `log` the file that an error of ours goes to."""
         self._directory = directory
         self._daemon = daemon
+        self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         lease_read, self._lease = os.pipe()
-        info_read, self.info = os.pipe()
-        self.go, go_write = os.pipe()
-        self._process = os.fork()
-        if self._process == 0:
-            status = 1
-            try:
-                _detach({lease_read, info_read, go_write, daemon, directory.lock})
-                status = _keep(directory, daemon, lease_read, info_read, go_write)
-            finally:
-                os._exit(status)
-        for descriptor in (lease_read, info_read, go_write):
-            os.close(descriptor)
+        self._process = _fork(lambda: _keep(directory, daemon, lease_read, self._log))
+        os.close(lease_read)
+        self._tether_read, self._tether = os.pipe()
+        self._holder: int | None = None
 
-    def sandbox_started(self) -> None:
-        """bubblewrap has its ends of the pipes; ours are no longer needed."""
-        for descriptor in (self.info, self.go):
-            os.close(descriptor)
-        self.info = self.go = -1
+    def hold(self, start: Callable[[], subprocess.Popen[bytes]]) -> Held:
+        """Have bubblewrap started by `start`, in a process that ends with everything it started: when bubblewrap does, or
+        when this process ends."""
+        answer_read, answer = os.pipe()
+        self._holder = _fork(lambda: _hold(start, self._tether_read, self._lease, answer, self._log))
+        os.close(answer)
+        return Held(answer_read)
 
     def finish(self) -> bool:
         """Let everything be cleared away, and say whether it was. Where the keeper is gone it is done here."""
-        if self.info >= 0:
-            self.sandbox_started()
-        os.close(self._lease)
+        for descriptor in (self._tether, self._tether_read, self._lease, self._log):
+            os.close(descriptor)
+        if self._holder is not None:
+            os.waitpid(self._holder, 0)
         _, status = os.waitpid(self._process, 0)
         if os.WIFSIGNALED(status):
-            return clear_away(self._directory, None, self._daemon)
+            return _clear_away(self._directory, self._daemon) is None
         return status == 0
 
 
-def _detach(keep: set[int]) -> None:
-    """Away from the person's terminal and descriptors: nobody waits for the keeper but `policyfs run`."""
-    ignore_signals()
+@dataclass(frozen=True, slots=True)
+class Held:
+    """bubblewrap, as its parent tells of it."""
+
+    ended: int
+    """A descriptor that can be read once nothing of the sandbox is left."""
+
+    def status(self) -> int:
+        """Wait for the end and give bubblewrap's exit status, or the signal that ended it as a negative number. Raises
+        `UserFault` where it was not started."""
+        with os.fdopen(self.ended, "rb") as pipe:
+            text = pipe.read()
+        if not text:
+            # Its parent was killed, and bubblewrap with it.
+            return -signal.SIGKILL
+        answer = json.loads(text)
+        if isinstance(answer, str):
+            raise UserFault(Exit.MACHINE, f"bubblewrap could not be started: {answer} Nothing was run")
+        return int(answer)
+
+
+def _fork(work: Callable[[], bool]) -> int:
+    """A process that does this and ends, with 0 where it went well. Whatever signal comes, it is not for that process: the
+    handlers of this one are about clearing away, and that is its work."""
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+    try:
+        process = os.fork()
+        if process == 0:
+            status = 1
+            try:
+                disregard_signals()
+                signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+                status = 0 if work() else 1
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                # Whatever happened: not on with the caller's code, of which this is a copy.
+                os._exit(status)
+        return process
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+
+
+def _detach(keep: set[int], log: int) -> None:
+    """Away from the person's terminal and descriptors: nobody waits for this process but `policyfs run`."""
     os.setsid()
     os.chdir("/")
     nothing = os.open(os.devnull, os.O_RDWR)
-    for standard in range(3):
-        os.dup2(nothing, standard)
+    for standard, descriptor in enumerate((nothing, nothing, log)):
+        os.dup2(descriptor, standard)
     close_inherited(keep)
     harden()
 
 
-def _keep(directory: RunDirectory, daemon: int, lease: int, info: int, go: int) -> int:
+def _keep(directory: RunDirectory, daemon: int, lease: int, log: int) -> bool:
+    _detach({lease, daemon, directory.lock}, log)
+    os.read(lease, 1)
+    left = _clear_away(directory, daemon)
+    if left is not None:
+        traceback.print_exception(left)
+    return left is None
+
+
+def _hold(start: Callable[[], subprocess.Popen[bytes]], tether: int, lease: int, answer: int, log: int) -> bool:
+    _become_subreaper()
+    try:
+        bubblewrap = start()
+    except (OSError, subprocess.SubprocessError) as error:
+        os.write(answer, json.dumps(str(error)).encode())
+        return False
+    _detach({tether, lease, answer}, log)
     waiting = select.poll()
-    waiting.register(lease, select.POLLIN)
-    waiting.register(info, select.POLLIN)
-    text = b""
-    sandbox: int | None = None
-    ended = False
-    informed = False
-    while not ended or not informed:
-        # Once the lease is over, whoever could still tell of a sandbox is about to end too: that is waited for.
-        ready = waiting.poll(_PATIENCE * 1000 if ended else None)
-        if not ready:
-            break
-        for descriptor, _ in ready:
-            if descriptor == lease:
-                ended = True
-                waiting.unregister(lease)
-                continue
-            part = os.read(info, 4096)
-            text += part
-            if not part:
-                informed = True
-                waiting.unregister(info)
-                sandbox = _opened(text)
-                if not ended:
-                    with contextlib.suppress(OSError):
-                        os.write(go, b"g")
-    return 0 if clear_away(directory, sandbox, daemon) else 1
+    waiting.register(tether, select.POLLIN)
+    waiting.register(os.pidfd_open(bubblewrap.pid), select.POLLIN)
+    waiting.poll()
+    status = bubblewrap.poll()
+    # bubblewrap tells of the command's end before the rest of the namespace is gone.
+    _end_children()
+    if status is not None:
+        os.write(answer, json.dumps(status).encode())
+    return True
 
 
-def _opened(text: bytes) -> int | None:
-    """The first process of the sandbox by pidfd, from what bubblewrap says of it."""
-    if not text:
-        return None
-    with contextlib.suppress(ProcessLookupError):
-        return os.pidfd_open(json.loads(text)["child-pid"])
-    return None
+def _become_subreaper() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def clear_away(directory: RunDirectory, sandbox: int | None, daemon: int) -> bool:
-    """The command first, with everything it started: the first process of a pid namespace takes all others with it. Then
-    the view. Then the directory. Says whether all of it is gone."""
-    if sandbox is not None:
-        _ended(sandbox, signal.SIGKILL)
+def _end_children() -> None:
+    """End every child, and those that become ours by that, until none is left. The first process of a pid namespace takes
+    all others of it with it."""
+    while True:
+        for child in children(os.getpid()):
+            # Ours until we wait for it: its number is nobody else's.
+            os.kill(child, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def _clear_away(directory: RunDirectory, daemon: int) -> Exception | None:
+    """First the view, then the directory. Gives what kept it from going."""
     if not _ended(daemon, signal.SIGTERM):
         _ended(daemon, signal.SIGKILL)
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:
             directory.remove()
-        except (UserFault, OSError):
+        except (UserFault, OSError) as fault:
             if time.monotonic() > deadline:
-                return False
+                return fault
             time.sleep(0.05)
         else:
-            return True
+            return None
 
 
 def _ended(process: int, with_signal: signal.Signals) -> bool:

@@ -24,8 +24,9 @@ from policyfs.mount.start import Daemon, log_file_for
 from policyfs.policy.paths import HostPath, PathFault, below, display
 from policyfs.sandbox import admission, confine, inside, layout, machine
 from policyfs.sandbox.environment import EnvironmentFault, environment
-from policyfs.sandbox.keeper import Keeper, RunDirectory
+from policyfs.sandbox.keeper import Keeper
 from policyfs.sandbox.layout import Place, Sandbox
+from policyfs.sandbox.run_directory import RunDirectory
 from policyfs.sandbox.signals import EndedBySignal, Ending, forward_signals, ignore_signals
 from policyfs.sandbox.streams import RefusedStream, Streams
 
@@ -74,7 +75,7 @@ def _run(wanted: Wanted, tell: Callable[[str], None], ending: Ending) -> int:
     directory = RunDirectory.make()
     try:
         daemon = Daemon(log)
-        keeper = Keeper(directory, daemon.pidfd)
+        keeper = Keeper(directory, daemon.pidfd, log)
     except BaseException:
         directory.remove()
         raise
@@ -175,12 +176,10 @@ class _Started:
                 os.write(2, f"policyfs: {error}\n".encode())
                 raise
 
-        try:
-            self._process = subprocess.Popen(
+        def start() -> subprocess.Popen[bytes]:
+            return subprocess.Popen(
                 [
-                    *(tools.bubblewrap, b"--args", b"%d" % listed),
-                    *(b"--info-fd", b"%d" % keeper.info, b"--block-fd", b"%d" % keeper.go),
-                    *(b"--json-status-fd", b"%d" % status_write),
+                    *(tools.bubblewrap, b"--args", b"%d" % listed, b"--json-status-fd", b"%d" % status_write),
                     *(b"--", *launcher, *command),
                 ],
                 stdin=streams.given[0],
@@ -189,43 +188,34 @@ class _Started:
                 # A variable that the person names (LD_PRELOAD) is the command's, not that of a program outside.
                 env={},
                 cwd="/",
-                pass_fds=(listed, keeper.info, keeper.go, status_write, *held.values()),
+                pass_fds=(listed, status_write, *held.values()),
                 # Away from the person's terminal: what is typed there is passed on, not sent to bubblewrap.
                 start_new_session=True,
                 preexec_fn=confined,
             )
-        except (OSError, subprocess.SubprocessError) as error:
-            raise UserFault(Exit.MACHINE, f"bubblewrap could not be started: {error} Nothing was run") from None
+
+        self._bubblewrap = keeper.hold(start)
         for descriptor in (listed, status_write, *held.values()):
             os.close(descriptor)
-        keeper.sandbox_started()
-        self._pidfd = os.pidfd_open(self._process.pid)
         self._status = os.fdopen(status_read, "rb")
         self._init = _child_of(self._status.readline())
 
     def finish(self, streams: Streams) -> int:
         """Pass signals and streams on until the command has ended, and everything it started with it."""
         if self._init is None:
-            self._process.wait()
+            self._bubblewrap.status()
             streams.started()
             streams.drain()
             streams.give_back()
             raise self._not_made()
-        try:
-            first = os.pidfd_open(self._init)
-        except ProcessLookupError:
-            first = None
         too_early = forward_signals(self._init)
         try:
             streams.started()
-            streams.pass_on_until(self._pidfd)
-            if first is not None:
-                # bubblewrap tells of the command's end before the rest of the namespace is gone.
-                streams.pass_on_until(first)
+            streams.pass_on_until(self._bubblewrap.ended)
             streams.drain()
         finally:
             streams.give_back()
-        status = self._process.wait()
+        status = self._bubblewrap.status()
         if too_early:
             return 128 + too_early[0]
         if b"exit-code" not in self._status.read() and status >= 0 and not _was_killed(status):
@@ -253,8 +243,8 @@ def _memory(content: bytes) -> int:
 
 
 def _child_of(line: bytes) -> int | None:
-    """The first process of the sandbox, from the first line that bubblewrap tells; None where there is none."""
-    return int(json.loads(line)["child-pid"]) if line else None
+    """The first process of the sandbox, from the first line that bubblewrap tells; None where it did not come to that."""
+    return int(json.loads(line)["child-pid"]) if line.endswith(b"\n") else None
 
 
 def _sandbox(wanted: Wanted, source: HostPath, directory: RunDirectory) -> tuple[Sandbox, dict[HostPath, bytes]]:

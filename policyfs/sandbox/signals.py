@@ -8,9 +8,10 @@ import signal
 from collections.abc import Callable
 from types import FrameType
 
-_FORWARDED = (
+FORWARDED = (
     signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
 )  # fmt: skip
+"""What is passed on to the command; all other signals do to `policyfs run` what they do to any program."""
 
 _TO_ITS_GROUP = (signal.SIGINT, signal.SIGQUIT)
 """What a terminal sends to every process of its foreground, not to the first alone."""
@@ -67,13 +68,18 @@ def forward_signals(init: int) -> list[int]:
 
 
 def ignore_signals() -> None:
-    """From now on nothing keeps us from clearing away."""
-    for number in _FORWARDED:
+    """From now on nothing keeps us from clearing away, nor what is started for it."""
+    for number in FORWARDED:
         signal.signal(number, signal.SIG_IGN)
 
 
+def disregard_signals() -> None:
+    """From now on a signal does nothing here. A program that is started inherits none of that (execve(2))."""
+    _handle(lambda _number, _frame: None)
+
+
 def _handle(handler: Callable[[int, FrameType | None], None]) -> None:
-    for number in _FORWARDED:
+    for number in FORWARDED:
         # Ignored from the start (nohup): so it is for the command, which inherits that.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, handler)
@@ -81,7 +87,12 @@ def _handle(handler: Callable[[int, FrameType | None], None]) -> None:
 
 def first_child(parent: int) -> int | None:
     """The oldest child of a process: bubblewrap's first process started the command before anything came back to it."""
-    oldest: tuple[int, int] | None = None
+    return next(iter(children(parent)), None)
+
+
+def children(parent: int) -> list[int]:
+    """The children of a process, the oldest first."""
+    found: list[tuple[int, int]] = []
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
@@ -92,6 +103,5 @@ def first_child(parent: int) -> int | None:
         except (FileNotFoundError, ProcessLookupError):
             continue
         if int(fields[1]) == parent:
-            started = (int(fields[19]), int(name))
-            oldest = started if oldest is None else min(oldest, started)
-    return None if oldest is None else oldest[1]
+            found.append((int(fields[19]), int(name)))
+    return [process for _, process in sorted(found)]

@@ -176,7 +176,7 @@ class Streams:
             self.terminal.follow()
 
     def pass_on_until(self, ended: int) -> None:
-        """Copy until the process behind this pidfd has ended."""
+        """Copy until this descriptor can be read, which tells that the command has ended."""
         while not self._turn(None, ended):
             pass
 

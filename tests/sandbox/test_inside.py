@@ -364,8 +364,7 @@ def test_a_killed_run_leaves_no_socket(one_asked: Ground) -> None:
     (socket,) = (one_asked.state / "run/runs").glob("*/ask.sock")
     os.kill(daemon, 9)
     run.kill()
-    # The keeper waits up to ten seconds each for what it ends: bubblewrap's word, the sandbox, the daemon, the mount.
-    until(lambda: not socket.parent.exists(), "the directory of the run to go", 50)
+    until(lambda: not socket.parent.exists(), "the directory of the run to go")
 
 
 @pytest.mark.parametrize(
