@@ -6,13 +6,14 @@ import dataclasses
 import errno
 import os
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from policyfs.host import mounts, places
 from policyfs.host.faults import Exit, UserFault
 from policyfs.policy.compiled import ConflictingRules
 from policyfs.policy.levels import Level
-from policyfs.policy.paths import ROOT, HostPath, PathFault, ViewPath, display
+from policyfs.policy.paths import ROOT, HostPath, PathFault, ViewPath, below, display
 from policyfs.policy.policy import Policy, Surroundings, homes_of, host_places
 from policyfs.policy.roots import Roots, split_roots
 from policyfs.policy.session import Session, SessionFaults, denial_option, level_option, loads, loads_floors
@@ -140,6 +141,7 @@ def _policy(
     """The policy of a session's view of `source`, once the floors are read; `faults` are those found until now."""
     home = places.home()
     homes = homes_of(home, places.real(home))
+    other_homes = _other_homes((source, *session.links_outside), homes)
     files = list(options.floors_files)
     if places.is_there(places.ADMIN_FLOORS):
         files.append(os.fsdecode(places.ADMIN_FLOORS))
@@ -159,11 +161,14 @@ def _policy(
     # These come with the links that lead to them: a directory behind one is not to be hidden whole.
     read = [place for file in files for place in places.on_the_way(file)]
     spoken_of = (
-        {*own} | host_places(session, homes) | {place for source_floors in floors.values() for place in source_floors}
+        {*own}
+        | host_places(session, homes, other_homes)
+        | {place for source_floors in floors.values() for place in source_floors}
     )
     surroundings = Surroundings(
         source=source,
         homes=homes,
+        other_homes=other_homes,
         real=places.real_of(spoken_of),
         floors=floors,
         elsewhere=elsewhere,
@@ -176,6 +181,16 @@ def _policy(
         raise UserFault(Exit.POLICY, *_lines(error)) from None
     except ConflictingRules as error:
         raise UserFault(Exit.POLICY, f"two rules for one path: {error}; keep one") from None
+
+
+def _other_homes(shown: Sequence[HostPath], homes: Sequence[HostPath]) -> tuple[HostPath, ...]:
+    """The homes beside the user's that a view may show something of, by the password database."""
+    near = {
+        home
+        for home in places.account_homes()
+        if any(below(home, place) is not None or below(place, home) is not None for place in shown)
+    }
+    return tuple(sorted(near.difference(homes)))
 
 
 def source_of(text: str) -> HostPath:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import pwd
@@ -9,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from policyfs.host.faults import Exit, UserFault
-from policyfs.policy.paths import HostPath, PathFault, host_path
+from policyfs.policy.paths import HostPath, PathFault, below, host_path
 
 ADMIN_FLOORS = HostPath(b"/etc/policyfs/floors.toml")
 """Floors that the administrator sets for every session of the machine; used where it exists (DESIGN 3)."""
@@ -25,6 +26,23 @@ def home() -> HostPath:
         return host_path(written)
     except (KeyError, PathFault):
         raise UserFault(Exit.MACHINE, "no home directory: HOME is no absolute path; set it to your home") from None
+
+
+_NO_HOMES = (b"/usr", b"/bin", b"/sbin", b"/dev")
+"""Where the password database has accounts live that nobody logs in with (daemon, bin, sys, games)."""
+
+
+def account_homes() -> set[HostPath]:
+    """The homes of the password database, as it has them and by their real paths."""
+    found: set[HostPath] = set()
+    for account in pwd.getpwall():
+        # An entry that is empty or relative is no home.
+        with contextlib.suppress(PathFault):
+            if account.pw_dir.startswith("/"):
+                named = host_path(os.fsencode(account.pw_dir))
+                if all(below(named, place) is None for place in _NO_HOMES):
+                    found |= {named, real(named)}
+    return found
 
 
 def real(place: HostPath) -> HostPath:

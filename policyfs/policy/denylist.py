@@ -53,6 +53,12 @@ def built_in_places(home: HostPath) -> list[DeniedHostPath]:
     return [DeniedHostPath(host_path(place.encode(), home), Denial(place, SOURCE)) for place in HOME_PLACES]
 
 
+def built_in_places_of_another(home: HostPath) -> list[DeniedHostPath]:
+    """The same of a home that `~` does not stand for, each told by its whole path."""
+    places = [host_path(place.encode(), home) for place in HOME_PLACES]
+    return [DeniedHostPath(place, Denial(place.decode("utf-8", "surrogateescape"), SOURCE)) for place in places]
+
+
 def in_view(place: HostPath, source: HostPath, part: ViewPath = ROOT) -> ViewPath | None:
     """A place on the host as a path of the view of `source` (its real path), or None where the view does not hold it.
 

@@ -34,15 +34,17 @@ class Surroundings:
     """What a policy must know of the machine, as values.
 
     `source` is SOURCE's real path. `homes` are the home's names: as the user has it, and its real path where that
-    differs. `real` gives the real path of places that are reached through a link. `floors` are the floor sources beyond
-    the session, by name. `elsewhere` are the parts of SOURCE, by their paths in the view, that mounts show at other places
-    too, with those places: what closes a place closes it by every path to it, what opens it only by its own. `protected`
-    are places that no view shows, `unwalked` those of them in which no credential is looked for, which are many or lead
-    back to the view.
+    differs. `other_homes` are homes that `~` does not stand for, whose credentials are closed all the same: who mounts
+    /home as root, or by sudo, has HOME=/root. `real` gives the real path of places that are reached through a link.
+    `floors` are the floor sources beyond the session, by name. `elsewhere` are the parts of SOURCE, by their paths in the
+    view, that mounts show at other places too, with those places: what closes a place closes it by every path to it, what
+    opens it only by its own. `protected` are places that no view shows, `unwalked` those of them in which no credential is
+    looked for, which are many or lead back to the view.
     """
 
     source: HostPath
     homes: tuple[HostPath, ...] = ()
+    other_homes: tuple[HostPath, ...] = ()
     real: Mapping[HostPath, HostPath] = field(default_factory=dict)
     floors: Mapping[str, Mapping[HostPath, Level]] = field(default_factory=dict)
     elsewhere: tuple[tuple[ViewPath, HostPath], ...] = ()
@@ -181,6 +183,8 @@ def _rules(session: Session, surroundings: Surroundings) -> Rules:
     if session.deny.defaults:
         for home in surroundings.homes:
             denied += denylist.built_in_places(home)
+        for home in surroundings.other_homes:
+            denied += denylist.built_in_places_of_another(home)
     denied_paths: list[DeniedPath] = []
     for text in session.deny.paths:
         denial = Denial(text, "session")
@@ -283,11 +287,11 @@ def homes_of(home: HostPath, real: HostPath) -> tuple[HostPath, ...]:
     return (home,) if home == real else (home, real)
 
 
-def host_places(session: Session, homes: Sequence[HostPath]) -> set[HostPath]:
+def host_places(session: Session, homes: Sequence[HostPath], other_homes: Sequence[HostPath] = ()) -> set[HostPath]:
     """Every place of the host that a session's rules speak of: those whose real path a `Surroundings` wants."""
     places: set[HostPath] = set()
     if session.deny.defaults:
-        for home in homes:
+        for home in (*homes, *other_homes):
             places |= {denied.path for denied in denylist.built_in_places(home)}
     for text in (*session.deny.paths, *session.read_roots, *session.write_roots):
         for home in homes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from policyfs.host import places
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.load import PolicyOptions, policy_for, session_of, source_of
 from policyfs.policy.levels import Level, Standing
-from policyfs.policy.paths import HostPath, view_path
+from policyfs.policy.paths import HostPath, host_path, view_path
 from policyfs.policy.policy import PROTECTED, Policy
 
 
@@ -53,6 +54,21 @@ def fault_of(source: Path, *grants: str, **options: object) -> tuple[str, ...]:
     assert caught.value.exit_code == Exit.POLICY
     assert all(message.isprintable() for message in caught.value.messages)
     return caught.value.messages
+
+
+def test_the_credentials_of_every_account_are_closed(home: Path) -> None:
+    """HOME says another place than the password database, as with sudo: `.ssh` of the account's home stays closed, whether
+    the view is of that home, of what is above it, or has links that lead there."""
+    account = host_path(os.fsencode(pwd.getpwuid(os.geteuid()).pw_dir))
+    for source in {account, places.real(account)}:
+        policy = policy_for(source, PolicyOptions(grants=("/=ro",)))
+        assert (level(policy, "/.ssh/id"), level(policy, "/notes")) == (Level.NONE, Level.RO)
+    above = policy_for(HostPath(b"/"), PolicyOptions(grants=("/=ro",)))
+    assert above.place(view_path(account + b"/.ssh")).level is Level.NONE
+    leading = written(home / "s.toml", f'[grants]\n"/" = "ro"\n[links]\noutside = ["{os.fsdecode(account)}"]')
+    policy = policy_for(HostPath(os.fsencode(home)), PolicyOptions(session_file=leading))
+    assert policy.shown_outside(HostPath(account + b"/notes"))
+    assert not policy.shown_outside(HostPath(account + b"/.ssh"))
 
 
 def test_a_grant_option_replaces_that_of_the_file(home: Path, source: Path) -> None:

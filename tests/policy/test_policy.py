@@ -97,6 +97,23 @@ def test_where_a_link_may_land_outside() -> None:
     assert {place for place in shown | kept if policy.shown_outside(HostPath(place))} == shown
 
 
+def test_credentials_of_other_homes_are_closed() -> None:
+    """The built-in places hold in every home that is named, told by their paths; a session's `~` is one of them."""
+    other = HostPath(b"/home/bob")
+    surroundings = Surroundings(HostPath(b"/home"), homes=(HOME,), other_homes=(other,))
+    policy = opening({"/": Level.RO}, surroundings, deny=Deny(paths=("~/quiet",)))
+    closed = {
+        b"/ada/.ssh/id": "~/.ssh", b"/bob/.ssh/id": "/home/bob/.ssh", b"/bob/.netrc": "/home/bob/.netrc",
+        b"/ada/quiet": "~/quiet", b"/bob/quiet": None, b"/bob/notes": None, b"/eve/.ssh": None,
+    }  # fmt: skip
+    for path, rule in closed.items():
+        decision = policy.decide(view(path.decode()))
+        assert decision.level is (Level.RO if rule is None else Level.NONE)
+        assert rule is None or rule in str(decision.rule)
+    undefended = opening({"/": Level.RO}, surroundings, deny=Deny(defaults=False))
+    assert undefended.place(view("/bob/.ssh")).level is Level.RO
+
+
 # -- rules of the machine ------------------------------------------------------------------------------------------------
 
 
