@@ -87,22 +87,24 @@ def hammering(*parts: tuple[str, Sequence[Path]]) -> Iterator[list[int]]:
     try:
         for role, directories in parts:
             command = [sys.executable, "-I", "-S", "-c", _SCRIPT, role, *map(str, directories)]
-            processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+            pipe = subprocess.PIPE
+            processes.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True))
         for process in processes:
             assert process.stdout is not None
             assert process.stdout.readline() == "begun\n"
         yield rounds
     finally:
         said = [_ended(process) for process in processes]
-    assert [process.returncode for process in processes] == [0] * len(processes), "somebody who hammered met an error"
-    rounds += map(int, said)
+    faults = [fault for _, fault in said if fault]
+    assert not faults, "somebody who hammered met an error: " + "; ".join(faults)
+    rounds += [int(told) for told, _ in said]
 
 
-def _ended(process: subprocess.Popen[str]) -> str:
-    """End one, by its standard input, and give what it said."""
+def _ended(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """End one, by its standard input, and give what it said on standard output, and of what went wrong."""
     try:
-        return process.communicate(timeout=PATIENCE)[0]
+        return process.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
-        return ""
+        return "", f"it did not end within {PATIENCE:g} s"

@@ -47,6 +47,9 @@ PROGRAM = (sys.executable, "-I", "-c", "from policyfs.cli import main; main()")
 DEADLINE = 60.0
 """Seconds that a mount may live unless the test says otherwise."""
 
+MODULE_DEADLINE = 300.0
+"""The same for one that all tests of a module share, which take up to a minute on a machine that has nothing else to do."""
+
 PATIENCE = 15.0
 """Seconds to wait for what takes milliseconds, on a machine that has much else to do."""
 

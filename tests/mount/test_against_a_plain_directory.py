@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.adversary.test_differential import answer_of, tree_of
-from tests.mount.harness import Mounted, Person, mounted, until
+from tests.mount.harness import MODULE_DEADLINE, Mounted, Person, mounted, until
 from tests.mount.places import Place, place_for
 from tests.mount.system_calls import Drawn, Tree
 
@@ -26,7 +26,7 @@ CALLS = 400
 @pytest.fixture(scope="module")
 def view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
     """One view at stage for all tests here."""
-    with mounted(tmp_path_factory.mktemp("source"), "/=stage", deadline=110) as view:
+    with mounted(tmp_path_factory.mktemp("source"), "/=stage", deadline=MODULE_DEADLINE) as view:
         yield view
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.mount.changes import AFTER, Change, Grown
 from tests.mount.hammering import hammering
-from tests.mount.harness import Mounted, mounted, until
+from tests.mount.harness import MODULE_DEADLINE, Mounted, mounted, until
 from tests.mount.status import counted, status_of
 
 TRIALS = 15
@@ -85,7 +85,7 @@ def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
     """A view that nobody else uses."""
     source = tmp_path_factory.mktemp("idle")
     (source / "work").mkdir()
-    with mounted(source, "/=stage", deadline=110) as view:
+    with mounted(source, "/=stage", deadline=MODULE_DEADLINE) as view:
         yield view
 
 
@@ -98,7 +98,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
         (source / directory).mkdir()
         for number in range(20):
             (source / directory / f"file-{number}").write_text("x" * 3000)
-    with mounted(source, "/=stage", deadline=110) as view:
+    with mounted(source, "/=stage", deadline=MODULE_DEADLINE) as view:
         work, other = view.point / "work", view.point / "other"
         parts = [("read", [work, other]), ("read", [other]), ("write", [work, other]), ("write", [source / "other"])]
         with hammering(*parts) as rounds:

@@ -31,7 +31,7 @@ from policyfs.host import asking
 from policyfs.mount import control
 from policyfs.policy.paths import HostPath
 from tests.mount.asked import Live, answered, ask, asking_for, connected, live, sockets
-from tests.mount.harness import PATIENCE, PROGRAM, Person, absent, errno_of, mounted, myself, refused, until
+from tests.mount.harness import MODULE_DEADLINE, PATIENCE, PROGRAM, Person, absent, errno_of, mounted, myself, refused, until
 from tests.mount.places import names
 
 FAILED, USAGE, PLACE, MACHINE = 1, 2, 4, 5
@@ -70,7 +70,7 @@ def lively(tmp_path_factory: pytest.TempPathFactory, asking_socket: Path) -> Ite
     (source / "ro/to-hidden").symlink_to("hidden/d/f")
     (source / "ro/dangling").symlink_to("nothing")
     sabotage = asking_for(ask=str(asking_socket)) + "from policyfs.mount import control\ncontrol.PATIENCE = 0.25\n"
-    with live(source, session=SESSION, sabotage=sabotage, deadline=110) as lively:
+    with live(source, session=SESSION, sabotage=sabotage, deadline=MODULE_DEADLINE) as lively:
         yield lively
 
 

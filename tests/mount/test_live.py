@@ -25,7 +25,7 @@ from pathlib import Path
 import pytest
 
 from tests.mount.asked import Fault, Live, asking_for, live
-from tests.mount.harness import PATIENCE, errno_of, refused, until
+from tests.mount.harness import MODULE_DEADLINE, PATIENCE, errno_of, refused, until
 from tests.mount.places import names
 from tests.mount.test_operations import batches
 
@@ -54,7 +54,7 @@ def lively(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     for file in ("own/f", "floored/.env"):
         (source / file).write_text("content")
     sabotage = "" if request.param == "epoch" else asking_for(old_kernel=True)
-    with live(source, session=SESSION, sabotage=sabotage, deadline=110) as lively:
+    with live(source, session=SESSION, sabotage=sabotage, deadline=MODULE_DEADLINE) as lively:
         yield lively
 
 
@@ -895,7 +895,7 @@ def many() -> Iterator[Path]:
 @pytest.mark.parametrize("by_epoch", [True, False], ids=["epoch", "name by name"])
 def test_a_change_with_many_known_files(many: Path, by_epoch: bool) -> None:
     """With 20,000 files that the kernel knows a change takes a time that a person does not mind, either way."""
-    with live(many, "/=ro", sabotage="" if by_epoch else asking_for(old_kernel=True), deadline=110) as lively:
+    with live(many, "/=ro", sabotage="" if by_epoch else asking_for(old_kernel=True), deadline=MODULE_DEADLINE) as lively:
         found = lively.view.run("find", ".", "-size", "0", "-printf", "x")
         assert len(found.stdout) == MANY, found.stderr
         assert lively.status()["nodes"] > MANY

@@ -20,7 +20,7 @@ from policyfs.host.load import PolicyOptions
 from policyfs.opening import open_view
 from policyfs.policy.paths import HostPath
 from tests.mount.asked import Live, asking_for, live
-from tests.mount.harness import errno_of, until
+from tests.mount.harness import MODULE_DEADLINE, errno_of, until
 from tests.mount.places import names
 from tests.mount.shuffling import SESSION, Shuffled, exchange, told
 from tests.mount.test_coherence import settle
@@ -40,7 +40,7 @@ def lively(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     sabotage = f"import policyfs.mount.watch as watch; watch.SHORT = {TO_KEEP}\n"
     if request.param != "epoch":
         sabotage += asking_for(old_kernel=True)
-    with live(tmp_path_factory.mktemp("source"), "/=ro", sabotage=sabotage, deadline=110) as lively:
+    with live(tmp_path_factory.mktemp("source"), "/=ro", sabotage=sabotage, deadline=MODULE_DEADLINE) as lively:
         yield lively
 
 

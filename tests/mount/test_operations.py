@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.harness import Mounted, errno_of, mounted, refused, until
+from tests.mount.harness import MODULE_DEADLINE, Mounted, errno_of, mounted, refused, until
 from tests.mount.places import Place, names, place_for
 
 NOREPLACE, EXCHANGE, WHITEOUT = 1, 2, 4
@@ -44,7 +44,7 @@ def view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
     for name in ("stage/ro", "stage/hidden", "ro/open", "far/away", "far/hidden", "hidden"):
         (source / name).mkdir(parents=True)
         (source / name / "f").write_text(name)
-    with mounted(source, session=SESSION, deadline=110) as view:
+    with mounted(source, session=SESSION, deadline=MODULE_DEADLINE) as view:
         yield view
 
 

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.harness import Mounted, errno_of, mounted, refused, until
+from tests.mount.harness import MODULE_DEADLINE, Mounted, errno_of, mounted, refused, until
 from tests.mount.places import Place, names, place_for
 
 
 @pytest.fixture(scope="module")
 def view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
     """One view at stage for all tests here."""
-    with mounted(tmp_path_factory.mktemp("source"), "/=stage", deadline=110) as view:
+    with mounted(tmp_path_factory.mktemp("source"), "/=stage", deadline=MODULE_DEADLINE) as view:
         yield view
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.harness import Mounted, mounted, until
+from tests.mount.harness import MODULE_DEADLINE, Mounted, mounted, until
 from tests.mount.status import status_of
 
 BYTES_A_NODE = 1024
@@ -144,7 +144,7 @@ def walked(tmp_path_factory: pytest.TempPathFactory, as_root: None) -> Iterator[
     source = tmp_path_factory.mktemp("large") / "source"
     for number in range(100):
         fill(source / f"directory-{number}", 1000)
-    with mounted(source, "/=ro", deadline=110) as view:
+    with mounted(source, "/=ro", deadline=MODULE_DEADLINE) as view:
         os.listdir(view.point)
         before = Walked(view, resident(view), status_of(view)["nodes"])
         walk(view)

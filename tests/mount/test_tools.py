@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.mount.harness import Mounted, absent, mounted
+from tests.mount.harness import MODULE_DEADLINE, Mounted, absent, mounted
 from tests.mount.places import Place, place_for
 
 _GIT = r"""
@@ -176,7 +176,7 @@ def view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
     """A root that can be read, with a directory to work in."""
     source = tmp_path_factory.mktemp("source")
     (source / "work").mkdir()
-    with mounted(source, "/=ro", "/work=stage", deadline=110) as view:
+    with mounted(source, "/=ro", "/work=stage", deadline=MODULE_DEADLINE) as view:
         yield view
 
 
