@@ -102,13 +102,23 @@ def working_directory() -> bytes:
 
 
 def absolute(text: str | os.PathLike[str], user_home: HostPath | None = None) -> HostPath:
-    """A place as a command line names it, relative ones from the working directory. Raises `PathFault`."""
+    """A place as a command line names it, relative ones from the working directory. `..` leads up from where a link leads,
+    as for every other command. Raises `PathFault`."""
     written = os.fsencode(text)
     if written.startswith(b"~") and user_home is not None:
-        return host_path(written, user_home)
-    if not written:
-        raise PathFault("empty", written)
-    return host_path(written if written.startswith(b"/") else working_directory() + b"/" + written)
+        if not written.startswith(b"~/") and written != b"~":
+            raise PathFault("not absolute", written)
+        written = user_home + written[1:]
+    elif written and not written.startswith(b"/"):
+        written = working_directory() + b"/" + written
+    place = host_path(written)
+    names = written.split(b"/")
+    if b".." not in names:
+        return place
+    walked = b"/"
+    for name in names:
+        walked = os.path.dirname(real(HostPath(walked))) if name == b".." else os.path.join(walked, name)
+    return host_path(walked)
 
 
 def _base(variable: str, otherwise: str) -> Path:

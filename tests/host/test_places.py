@@ -42,6 +42,33 @@ def test_a_link_is_no_private_directory(tmp_path: Path) -> None:
         places.private_directory(tmp_path / "link")
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("here/link", "here/link"),
+        ("here/link/..", "there"),
+        ("here/link/../other", "there/other"),
+        ("here/link/deep/../..", "there"),
+        ("here/link/../../here/./link//", "here/link"),
+        ("link/..", "there"),
+        ("here/none/../x", "here/x"),
+    ],
+)
+def test_dots_behind_a_link_lead_where_the_kernel_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, meant: str
+) -> None:
+    """`..` leads up from where a link leads, of an absolute path, a relative one and one of the home; else links stay."""
+    (tmp_path / "there/docs/deep").mkdir(parents=True)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/link").symlink_to("../there/docs")
+    (tmp_path / "link").symlink_to("there/docs")
+    monkeypatch.chdir(tmp_path)
+    home = HostPath(os.fsencode(tmp_path))
+    for text in (written, f"{tmp_path}/{written}", f"~/{written}"):
+        assert places.absolute(text, home) == os.fsencode(tmp_path / meant)
+    assert places.absolute("/../" + str(tmp_path)) == home
+
+
 def test_the_journal_is_named_as_the_log_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever knows a mountpoint finds its journal, whether the mount is still there or not."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
