@@ -46,13 +46,17 @@ class Listing:
         where the source does not let this user look."""
         try:
             status = self._view.root.stat_name(self._directory, name)
-            if stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 1):
-                return shown(self.place(name), status)
-            return self._view.judged(self._view.child(self._location, name), status)
         except PermissionError:
             # A directory that may be read and not searched: better told than shown empty.
             raise
         except OSError:
+            return None
+        if stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 1):
+            return shown(self.place(name), status)
+        try:
+            return self._view.judged(self._view.child(self._location, name), status)
+        except OSError:
+            # A link whose text this user may not read is not shown, and hides nothing beside it (/proc/1/exe).
             return None
 
     def sync(self) -> None:

@@ -1060,6 +1060,24 @@ def test_the_entries_of_a_listing_are_judged_one_by_one(view: View, source: Path
             listing.close()
 
 
+def test_a_link_that_may_not_be_read_hides_nothing_beside_it(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not shown, as /proc/1/exe to an ordinary user; a name that may not be looked at ends the listing instead."""
+
+    def refuses(*_: object) -> bytes:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    listing = view.listing(view.top)
+    try:
+        monkeypatch.setattr(view.root, "link_text", refuses)
+        assert listing.entry(Name(b"link")) is None
+        assert listing.entry(Name(b"f")) is not None
+        monkeypatch.setattr(view.root, "stat_name", refuses)
+        with pytest.raises(PermissionError):
+            listing.entry(Name(b"f"))
+    finally:
+        listing.close()
+
+
 def test_a_rename_does_what_it_was_judged_for(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
     """At once: a plain one replaces what was seen and nothing else, an exchange is never a move."""
     rename, done = view.root.rename, []
