@@ -50,10 +50,13 @@ class Instruction:
         return "\n".join(lines) + "\n"
 
 
-def instruction_text(path: str, data: bytes, size: int, most_bytes: int = MOST_BYTES) -> Instruction:
-    """An instruction file of `size` bytes that begins with `data`, of which at most `most_bytes` are given."""
+def instruction_text(
+    path: str, data: bytes, size: int | None, most_bytes: int = MOST_BYTES, *, in_view: bool = True
+) -> Instruction:
+    """An instruction file of `size` bytes that begins with `data`, of which at most `most_bytes` are given; None for what
+    tells no size, as a pipe. `in_view` where the session can read the rest of it."""
     given = data[:most_bytes]
-    cut = size > len(given)
+    cut = max(size or 0, len(data)) > len(given)
     try:
         # A character that the cap cuts in two is left out, one that the file breaks off in is a fault.
         text, used = codecs.utf_8_decode(given, "strict", not cut)
@@ -63,10 +66,13 @@ def instruction_text(path: str, data: bytes, size: int, most_bytes: int = MOST_B
     if not cut:
         return Instruction(path, text)
     line_end = text.rfind("\n") + 1
-    if line_end:
+    # Whole lines, where they are lines: one of many thousand characters is cut in itself.
+    if line_end > len(text) // 2:
         used -= len(text[line_end:].encode())
         text = text[:line_end]
-    return Instruction(path, text, f"cut: these are the first {used:,} of {size:,} bytes; read the file for the rest")
+    of_all = "" if size is None else f" of {size:,}"
+    rest = "; read the file for the rest" if in_view else ""
+    return Instruction(path, text, f"cut: these are the first {used:,}{of_all} bytes{rest}")
 
 
 def chain(

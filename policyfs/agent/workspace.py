@@ -100,8 +100,9 @@ def _missing(policy: Policy) -> str:
 def _refusals(policy: Policy) -> str:
     lines = []
     if policy.has_passages:
+        in_one = "" if policy.unknown_missing else ", or something in one"
         lines.append(
-            f"- `{_text(Refusal.DENIED)}`: a directory on the way to an open path, or something in one. You can go "
+            f"- `{_text(Refusal.DENIED)}`: a directory on the way to an open path{in_one}. You can go "
             "through it by the full path of what is open below, and neither list it nor change anything in it."
         )
     else:

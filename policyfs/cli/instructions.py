@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from dataclasses import asdict
 
 import click
@@ -13,7 +14,7 @@ from policyfs.cli.options import directories, files, policy_options
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.load import PolicyOptions, source_of
 from policyfs.opening import open_view
-from policyfs.policy.paths import ROOT, PathFault, ViewPath, display, view_path
+from policyfs.policy.paths import PathFault, ViewPath, display, view_path
 
 
 @click.command("instructions")
@@ -57,11 +58,13 @@ def command(
       policyfs instructions ~/tree -g /=ro --start /project --global ~/.config/AGENTS.md
       policyfs instructions ~/tree -g /=ro --read /project/src/a.py
     """
+    if read and (global_file is not None or extra_files):
+        raise click.UsageError("--read prints what a file hands over, not the chain that --global and --extra go around")
     before = [] if global_file is None else [_of_machine(global_file, "--global")]
     after = [_of_machine(file, "--extra") for file in extra_files]
     view = open_view(source_of(source), options)
     try:
-        started = None if start is None else _path(start, "--start", ROOT)
+        started = None if start is None else _path(start, "--start", view.policy.session.start)
         if read:
             nearby = Nearby(view, started)
             base = started or view.policy.session.start
@@ -88,8 +91,8 @@ def _of_machine(name: str, option: str) -> Instruction:
     try:
         with open(name, "rb") as file:
             data = file.read(MOST_BYTES + 1)
-            size = max(len(data), os.fstat(file.fileno()).st_size)
+            status = os.fstat(file.fileno())
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise UserFault(Exit.FAILED, f"{option} {display(os.fsencode(name))}: {why}; name a file you can read") from None
-    return instruction_text(name, data, size)
+    return instruction_text(name, data, status.st_size if stat.S_ISREG(status.st_mode) else None, in_view=False)

@@ -106,7 +106,8 @@ def test_a_huge_file_is_not_read_whole(views: Views) -> None:
     make_tree(views.source, {"/AGENTS.md": {"file": "begin\n"}})
     os.truncate(views.source + b"/AGENTS.md", 1 << 40)
     (found,) = chain(views.of({"grants": {"/": "ro"}}))
-    assert found.text == "begin\n"
+    assert found.text.rstrip("\0") == "begin\n"
+    assert len(found.text) == MOST_BYTES
     assert found.notice is not None
     assert "of 1,099,511,627,776 bytes" in found.notice
 
@@ -129,6 +130,21 @@ def test_cutting_breaks_no_character(text: str, most_bytes: int) -> None:
         assert found.text == text
     else:
         assert f"first {len(found.text.encode()):,} of {len(data):,} bytes" in found.notice
+
+
+def test_a_line_longer_than_half_of_what_is_given_is_cut_in_itself() -> None:
+    """Whole lines are given where that leaves most of it, else as much as the cap allows."""
+    for first, length in ((60, 61), (40, 100)):
+        data = b"x" * first + b"\n" + b"y" * 200
+        assert len(instruction_text("a", data, len(data), 100).text) == length
+
+
+def test_what_is_no_file_of_the_view_is_not_to_be_read_further() -> None:
+    """A notice names the size only where there is one, and sends nobody to a file that no session can read."""
+    data = b"x" * 101
+    assert instruction_text("a", data, 500, 100, in_view=False).notice == "cut: these are the first 100 of 500 bytes"
+    assert instruction_text("a", data, None, 100, in_view=False).notice == "cut: these are the first 100 bytes"
+    assert instruction_text("a", data[:100], None, 100).notice is None
 
 
 def test_a_byte_order_mark_is_no_text() -> None:
@@ -195,6 +211,14 @@ def test_the_command_answers_programs(tree: Path) -> None:
     assert [found["path"] for found in json.loads(done.stdout)] == ["src/deep/AGENTS.md"]
 
 
+def test_a_relative_start_is_read_from_the_sessions_own(tree: Path, tmp_path: Path) -> None:
+    """--start deep, in a session that starts in /src, is /src/deep."""
+    session = tmp_path / "s.toml"
+    session.write_text('start = "/src"\n[grants]\n"/" = "ro"\n')
+    done = run("instructions", tree, "-s", session, "--start", "deep", "--json")
+    assert [found["path"] for found in json.loads(done.stdout)] == ["AGENTS.md", "src/CLAUDE.md", "src/deep/AGENTS.md"]
+
+
 def test_the_command_tells_what_is_wrong(tree: Path, tmp_path: Path) -> None:
     """A file of the machine that cannot be read, a path that is none and a policy without a grant: one line, no
     traceback, and nothing on standard output."""
@@ -209,3 +233,11 @@ def test_the_command_tells_what_is_wrong(tree: Path, tmp_path: Path) -> None:
         assert done.stderr.startswith("policyfs: ")
         assert text in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+def test_what_reading_hands_over_is_printed_alone(tree: Path, tmp_path: Path) -> None:
+    """--read with --global or --extra, which go around the chain that it does not print, is a usage error."""
+    for option in ("--global", "--extra"):
+        done = run("instructions", tree, "-g", "/=ro", "--read", "/src/deep/x", option, tmp_path / "none")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "--read" in done.stderr

@@ -58,7 +58,8 @@ def test_what_does_not_hold_is_not_said() -> None:
     text = workspace(policy({"/": "stage"}))
     assert "on the way" not in text
     assert "Read-only:" not in text
-    assert "on the way" in workspace(policy({"/a/b": "stage"}))
+    assert "on the way to an open path, or something in one." in workspace(policy({"/a/b": "stage"}))
+    assert "on the way to an open path." in workspace(policy({"/a/b": "stage"}, passages={"unknown": "missing"}))
 
 
 def test_a_policy_that_opens_nothing_says_so() -> None:
