@@ -39,11 +39,11 @@ class FileHandle:
 
 class DirectoryHandle:
     """An open directory of a node: its names as they were when it was opened, and the listing behind them, which is
-    only needed where attributes must be looked up. `epoch` is the policy they were judged by, `begun` whether any of them
-    was asked for yet. `as_read` is the list that the names are a copy of: as long as the directory's watch has that very
+    only needed where attributes must be looked up. `epoch` is the policy they were judged by, `given` the positions that
+    were given so far. `as_read` is the list that the names are a copy of: as long as the directory's watch has that very
     list, nothing has changed."""
 
-    __slots__ = ("as_read", "begun", "epoch", "listing", "names", "node")
+    __slots__ = ("as_read", "epoch", "given", "listing", "names", "node")
 
     def __init__(self, node: Node, names: list[Name], listing: Listing | None, epoch: int) -> None:
         self.node = node
@@ -51,7 +51,7 @@ class DirectoryHandle:
         self.names = list(names)
         self.listing = listing
         self.epoch = epoch
-        self.begun = False
+        self.given = 0
         node.listings += 1
 
     def close(self) -> None:

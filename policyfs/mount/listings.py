@@ -59,8 +59,9 @@ class Listings:
 
     def read(self, handle: DirectoryHandle, start: int, token: pyfuse3.ReaddirToken) -> None:
         """Fill a reply with the entries from a position on, as many as it takes."""
-        self._bring_up_to_date(handle, start)
+        place = self._bring_up_to_date(handle, start)
         directory, names = handle.node, handle.names
+        judge = self._view.policy.child
         known = {} if directory.watched is None else directory.watched.known
         minute = this_minute()
         position = start
@@ -71,6 +72,11 @@ class Listings:
                 position += 1
             while position < len(names) + _DOTS:
                 name = names[position - _DOTS]
+                # A position that was given is kept whatever became of its name, for the sake of those behind it: telldir(3).
+                again = position < handle.given
+                if again and judge(place, name).standing is not Standing.VISIBLE:
+                    position += 1
+                    continue
                 node = known.get(name)
                 if node is not None and node.entry is not None and node.kept_in == minute:
                     if not pyfuse3.readdir_reply(token, FileNameT(name), node.entry, position + 1):
@@ -81,17 +87,21 @@ class Listings:
                     attributes = listing.entry(name)
                     if attributes is None:
                         # Nothing that may be shown: it takes no position, or the gap would tell of it.
-                        del names[position - _DOTS]
+                        if again:
+                            position += 1
+                        else:
+                            del names[position - _DOTS]
                         continue
                     if not self._told(token, directory, name, listing.place(name), attributes, position + 1):
                         return
                 position += 1
+                handle.given = max(handle.given, position)
         except OSError:
             # What is in the reply was counted, and is to be sent: the next request meets the error first.
             if position == start:
                 raise
 
-    def _bring_up_to_date(self, handle: DirectoryHandle, start: int) -> None:
+    def _bring_up_to_date(self, handle: DirectoryHandle, start: int) -> Place:
         directory = handle.node
         place = self._nodes.place(directory)
         if place.standing is not Standing.VISIBLE:
@@ -100,20 +110,20 @@ class Listings:
             # A listing stays with its directory wherever that goes; what is in it there is not to be told.
             self._operations.on(directory, self._view.attributes)
         as_read = directory.watched is not None and directory.watched.names is handle.as_read
-        if start == 0 and (handle.begun or not as_read):
+        if start == 0 and (handle.given or not as_read):
             # rewinddir(3): the stream is to show what is there now. The kernel does not say that it rewound what nobody
             # has read from; then what was changed since it was opened counts.
             handle.close_listing()
             names, handle.listing = self._names(directory)
-            handle.as_read, handle.names, handle.epoch = names, list(names), self._nodes.epoch
-        handle.begun = True
+            handle.as_read, handle.names, handle.epoch, handle.given = names, list(names), self._nodes.epoch, 0
         if handle.epoch != self._nodes.epoch:
-            # Judged by a policy that is gone. What was given already keeps its positions.
-            step = self._view.policy.child
-            given = max(0, start - _DOTS)
-            handle.names[given:] = [name for name in handle.names[given:] if step(place, name).standing is Standing.VISIBLE]
+            # Judged by a policy that is gone.
+            judge = self._view.policy.child
+            given = max(0, max(start, handle.given) - _DOTS)
+            handle.names[given:] = [name for name in handle.names[given:] if judge(place, name).standing is Standing.VISIBLE]
             handle.close_listing()
             handle.epoch = self._nodes.epoch
+        return place
 
     def _told(
         self,

@@ -100,7 +100,7 @@ class Node:
         self.stamp = 0
         """The change time, in nanoseconds, of what the kernel was last told; 0 where it keeps nothing."""
         self.size = 0
-        """How large the kernel takes a file to be, as long as it is open."""
+        """How large the kernel takes a file to be: as it was last told, and as the session has written since."""
         self.sent = 0
         """The state, by its `stamp`, whose content was sent to the kernel's page cache."""
         self.pages_doubted = False

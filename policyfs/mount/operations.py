@@ -52,13 +52,17 @@ _NO_CAPABILITY = pyfuse3.FUSEError(errno.ENODATA)
 Result = TypeVar("Result")
 
 
-def _is_of_a_mapping(offset: int, length: int, size: int) -> bool:
-    """Whether a write by a descriptor that appends is none, but mapped pages written back: those are whole pages inside the
-    file, but for the last, which ends with it. What the kernel appends begins at the end of the file as it knows it; where
-    that is behind the times, since another appends too, it is hardly ever the beginning of a page, and ends with the file
-    hardly ever."""
+def _is_of_a_mapping(offset: int, length: int, node: Node) -> bool:
+    """Whether a write by a descriptor that appends is none, but mapped pages written back, by whichever descriptor the
+    kernel finds: whole pages inside the file, but for the last, which ends with it. Only what is open to be read and
+    written can be mapped so. What the kernel appends begins at the end of the file as it was last told it."""
     end = offset + length
-    return offset % _PAGE == 0 and end <= size and (length % _PAGE == 0 or end == size)
+    return (
+        offset % _PAGE == 0
+        and end <= node.size
+        and (length % _PAGE == 0 or end == node.size)
+        and any(file.mappable for file in node.files or ())
+    )
 
 
 class Operations(pyfuse3.Operations):
@@ -88,6 +92,8 @@ class Operations(pyfuse3.Operations):
         self._tell = None if journal is None else Teller(journal)
         self._journal_opens = journal_opens
         self.view = view
+        self._looks = {view.attributes, view.access, view.extended, view.extended_names, view.level_of}
+        """What may be done to an open file wherever it stands by now."""
         self.nodes = Nodes(view)
         self.watch = Watch(view, self.nodes)
         self.memory = Memory(self.nodes)
@@ -154,10 +160,14 @@ class Operations(pyfuse3.Operations):
                 if refused.refusal is not Refusal.STALE:
                     raise
             except PermissionError:
-                # A directory on the way that the source's own permissions have closed: what is open is still reached.
+                # A directory on the way that the source's own permissions have closed: what is open is still reached, and
+                # changed as long as it stands there.
                 if not node.files:
                     raise
-                return operation(self.nodes.location(node), *arguments, expect=node.files[-1], **named)
+                open_by = node.files[-1]
+                if operation not in self._looks and self.view.root.stands_at(open_by.descriptor) != self.nodes.path(node):
+                    raise
+                return operation(self.nodes.location(node), *arguments, expect=open_by, **named)
         return self._on_otherwise(node, operation, *arguments, **named)
 
     def _on_otherwise(self, node: Node, operation: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
@@ -170,7 +180,10 @@ class Operations(pyfuse3.Operations):
         if node.denied:
             raise Refused(Refusal.DENIED, self.nodes.path(node))
         open_by = node.files[-1] if node.files else node.held
-        if open_by is not None:
+        # What another moved stands under the rules of another place: who has it open may look at it, and go on reading and
+        # writing by that handle, but is not to make more of it, a new name least of all. On ESTALE the kernel looks the
+        # name up anew, so that who opens by it finds what is there now.
+        if open_by is not None and (node.held is not None or operation in self._looks or open_by.is_removed()):
             return operation(self.nodes.location(node), *arguments, expect=open_by, **named)
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
@@ -190,8 +203,7 @@ class Operations(pyfuse3.Operations):
             if node.files:
                 self.watch.doubt(node)
         node.stamp = attributes.change_ns
-        if node.files:
-            node.size = attributes.size
+        node.size = attributes.size
         node.entry = entry if attributes_life > SHORT < name_life and node.parent is not None else None
         node.kept_in = this_minute()
         return entry
@@ -329,12 +341,13 @@ class Operations(pyfuse3.Operations):
             node.files = [file]
         else:
             node.files.append(file)
-        if file.append:
-            node.size = file.size()
         number = self.files.add(FileHandle(node, file, self.nodes.epoch))
         keep = node.stamp != 0 and not node.pages_doubted
         node.pages_doubted = False
-        return FileInfo(fh=FileHandleT(number), direct_io=False, keep_cache=keep)
+        # Around the page cache, one write is one request. Through it, one that goes over the end of a page is often two, and
+        # what somebody else appends meanwhile lands between the halves of a line.
+        only_appends = file.append and not file.mappable
+        return FileInfo(fh=FileHandleT(number), direct_io=only_appends, keep_cache=keep)
 
     @guarded
     async def open(self, inode: InodeT, flags: int, ctx: RequestContext) -> FileInfo:
@@ -342,6 +355,7 @@ class Operations(pyfuse3.Operations):
         self.files.room()
         file = self.on(node, self.view.open, flags, lazily=True)
         if flags & os.O_TRUNC:
+            node.size = 0
             self._wrote(node, file)
         if self._tell is not None:
             if file.writable or flags & os.O_TRUNC:
@@ -401,7 +415,7 @@ class Operations(pyfuse3.Operations):
     async def write(self, fh: FileHandleT, off: int, buf: bytes) -> int:
         handle = self.files.get(fh)
         file, node = self._judged(handle, write=True), handle.node
-        written = file.write(off, buf, mapped=file.append and _is_of_a_mapping(off, len(buf), node.size))
+        written = file.write(off, buf, mapped=file.append and _is_of_a_mapping(off, len(buf), node))
         node.size = max(node.size, off + written)
         self._wrote(node, file)
         return written
@@ -562,10 +576,11 @@ class Operations(pyfuse3.Operations):
         node = self._node(inode)
         size: int | None = attr.st_size if fields.update_size else None
         before_ns = 0
+        by_handle: OpenFile | None = None
         if size is not None and fh is not None:
-            file = self._judged(self.files.get(fh), write=True)
-            before_ns = file.change_ns()
-            file.truncate(size)
+            by_handle = self._judged(self.files.get(fh), write=True)
+            before_ns = by_handle.change_ns()
+            by_handle.truncate(size)
             size = None
         changes = Changes(
             size,
@@ -582,7 +597,10 @@ class Operations(pyfuse3.Operations):
                     opened.open_now()
             if node.watched is not None:
                 node.watched.names = None
-        changed = self.on(node, self.view.change, changes)
+        if by_handle is None:
+            changed = self.on(node, self.view.change, changes)
+        else:
+            changed = self.view.change(self.nodes.location(node), changes, by_handle)
         if self.journal is not None:
             self._did("truncate" if fields.update_size else "attributes", self.nodes.location(node), ctx)
         node.entry = None

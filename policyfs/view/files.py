@@ -26,13 +26,15 @@ class OpenFile:
     read. Where the kernel has the pages, that read never comes.
     """
 
-    __slots__ = ("_unopened", "append", "descriptor", "writable")
+    __slots__ = ("_unopened", "append", "descriptor", "mappable", "writable")
 
-    def __init__(self, descriptor: int, *, writable: bool, append: bool, unopened: int | None = None) -> None:
-        """`unopened` are the flags of open(2) for a descriptor that only reaches the file."""
+    def __init__(self, descriptor: int, flags: int = os.O_RDONLY, *, unopened: int | None = None) -> None:
+        """`flags` are those of open(2) that it was opened with, `unopened` those for a descriptor that only reaches the
+        file. `mappable` is what may be mapped shared and writable: mmap(2) wants it open for both."""
         self.descriptor = descriptor
-        self.writable = writable
-        self.append = append
+        self.writable = flags & os.O_ACCMODE != os.O_RDONLY
+        self.mappable = flags & os.O_ACCMODE == os.O_RDWR
+        self.append = bool(flags & os.O_APPEND)
         self._unopened = unopened
 
     def open_now(self) -> None:
@@ -101,9 +103,9 @@ class OpenFile:
             written += more
         return written
 
-    def size(self) -> int:
-        """How large it is, in bytes."""
-        return os.fstat(self.descriptor).st_size
+    def is_removed(self) -> bool:
+        """Whether the last of its names is gone."""
+        return os.fstat(self.descriptor).st_nlink == 0
 
     def change_ns(self) -> int:
         """When it last changed, in nanoseconds of the epoch."""

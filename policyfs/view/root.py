@@ -20,7 +20,7 @@ import stat
 import struct
 from collections.abc import Callable, Iterator
 
-from policyfs.policy.paths import HostPath, Name, ViewPath
+from policyfs.policy.paths import HostPath, Name, ViewPath, below
 
 _SYS_OPENAT2 = 437
 """The number is the same on every architecture: Linux has numbered new calls alike since 5.0 (openat2(2) is of 5.6)."""
@@ -180,6 +180,16 @@ class Root:
                 return [Name(os.fsencode(entry.name)) for entry in entries]
         finally:
             os.close(listing)
+
+    def stands_at(self, descriptor: int) -> ViewPath | None:
+        """Where an object stands by now, as the kernel knows it by a descriptor (proc(5)): None for one that was removed or
+        moved out of SOURCE, and where the path is too long to be told."""
+        try:
+            path, top = (os.readlink(_magic(number)) for number in (descriptor, self.descriptor))
+        except OSError:
+            return None
+        rest = below(path, top)
+        return None if rest is None else ViewPath(b"/" + rest)
 
     @staticmethod
     def link_text(link: int) -> bytes:

@@ -184,7 +184,7 @@ class View:
                 and stat.S_ISREG(status.st_mode)
                 and (_IS_ROOT or (status.st_uid == _USER and status.st_mode & stat.S_IRUSR))
             ):
-                file = OpenFile(reached, writable=False, append=False, unopened=flags & _PASSED_ON)
+                file = OpenFile(reached, unopened=flags & _PASSED_ON)
                 reached = -1
                 return file
             return self._opened(location, reached, status, flags)
@@ -204,7 +204,7 @@ class View:
             # somebody else (security.md P7). Setgid without execute is mandatory locking of old, and harmless.
             raise Refused(Refusal.SET_ID, location.path)
         descriptor = self.root.reopen(reached, flags & _PASSED_ON)
-        return OpenFile(descriptor, writable=flags & os.O_ACCMODE != os.O_RDONLY, append=bool(flags & os.O_APPEND))
+        return OpenFile(descriptor, flags)
 
     @tried_again
     def create(self, location: Location, flags: int, mode: int, umask: int = 0) -> tuple[OpenFile, Attributes]:
@@ -221,7 +221,7 @@ class View:
                     raise Refused(Refusal.EXISTS, location.path) from None
                 file = self.open(location, flags, (status.st_dev, status.st_ino))
                 return file, self.judged(location, status)
-        file = OpenFile(descriptor, writable=flags & os.O_ACCMODE != os.O_RDONLY, append=bool(flags & os.O_APPEND))
+        file = OpenFile(descriptor, flags)
         return file, shown(location.place, os.fstat(descriptor))
 
     # -- names --------------------------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ class View:
                     self.root.remove_directory(parent, name)
                 else:
                     self.root.unlink(parent, name)
-                held = OpenFile(reached, writable=False, append=False, unopened=os.O_RDONLY) if hold else None
+                held = OpenFile(reached, unopened=os.O_RDONLY) if hold else None
                 if held is not None:
                     reached = -1
                 return Removed((status.st_dev, status.st_ino), held)
@@ -351,7 +351,7 @@ class View:
         if self.root.identity(reached) != (status.st_dev, status.st_ino):
             os.close(reached)
             return None
-        return OpenFile(reached, writable=False, append=False, unopened=os.O_RDONLY)
+        return OpenFile(reached, unopened=os.O_RDONLY)
 
     def _may_move(self, old: Location, new: Location, *, directory: bool) -> None:
         """The policy's word on moving what is known to be a directory or not: what a rule names stays where it is, and
@@ -500,7 +500,9 @@ class View:
             at = self._file_on_the_way(location)
             if at is not None:
                 return Refused(Refusal.NOT_DIRECTORY, at)
-        return Refused(self._unseen(location), location.path, location.place, absent=True)
+        # Where another mount or a link stands something is there; should it go, no event may tell.
+        absent = error.errno not in (errno.EXDEV, errno.ELOOP)
+        return Refused(self._unseen(location), location.path, location.place, absent=absent)
 
     def _file_on_the_way(self, location: Location) -> ViewPath | None:
         """The visible file that a path tries to walk through: only for callers that come with whole paths, since the

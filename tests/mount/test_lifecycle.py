@@ -322,6 +322,19 @@ def test_other_mounts_in_the_source_are_hidden_and_told(source: Path, as_root: N
         subprocess.run(["umount", source / "before"], check=True)
 
 
+def test_where_another_mount_stood_its_directory_is_found_again(source: Path, as_root: None) -> None:
+    """An unmounting raises no event: the name that was missing is asked for again within a second."""
+    (source / "d").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", source / "d"], check=True)
+    try:
+        with mounted(source, "/=stage") as view:
+            assert errno_of(os.lstat, view.point / "d") == "ENOENT"
+            subprocess.run(["umount", source / "d"], check=True)
+            until(lambda: errno_of(os.lstat, view.point / "d") is None, "the directory to be found", 4)
+    finally:
+        subprocess.run(["umount", source / "d"], stderr=subprocess.DEVNULL, check=False)
+
+
 # -- the end -------------------------------------------------------------------------------------------------------------
 
 

@@ -587,6 +587,72 @@ def test_what_is_not_shown_and_then_is(ground: Ground) -> None:
     assert linked.read_text() == "not secret any more"
 
 
+# -- by who has it open --------------------------------------------------------------------------------------------------
+
+
+def reaching(file: int, path: Path) -> dict[str, Callable[[], object]]:
+    """What makes more of an open file than a handle: opened anew, changed or given a name by its descriptor."""
+    magic = f"/proc/self/fd/{file}"
+    return {
+        "open": lambda: os.close(os.open(magic, os.O_RDONLY)),
+        "open to write": lambda: os.close(os.open(magic, os.O_WRONLY | os.O_TRUNC)),
+        "truncate": lambda: os.truncate(magic, 1),
+        "chmod": lambda: os.fchmod(file, 0o777),
+        "chown": lambda: os.fchown(file, os.geteuid(), os.getegid()),
+        "utime": lambda: os.utime(magic, (1, 1)),
+        "setxattr": lambda: os.setxattr(file, "user.a", b"b"),
+        # With a descriptor, however needless, it is linkat(2) with AT_SYMLINK_FOLLOW.
+        "link": lambda: os.link(magic, path.parent / "back", src_dir_fd=file),
+    }
+
+
+@pytest.mark.parametrize("to", ["hidden", "read-only", "credential", "outside"])
+@pytest.mark.parametrize("above", [False, True], ids=["alone", "with its directory"])
+def test_an_open_file_that_another_moved_is_only_what_its_handle_is(
+    ground: Ground, tmp_path: Path, to: str, above: bool
+) -> None:
+    """It may be read on and looked at by the handle. By it no process gets the file anew: what would open it, change its
+    attributes or give it a name in the view is ESTALE, at once and later, and the source stays as it was."""
+    ground.make("here/x/f", "there/g")
+    ground.rule("there", {"hidden": "none", "read-only": "ro"}.get(to, "stage"))
+    ground.rule("here", "stage")
+    ground.warm("here")
+    file = ground.open("here/x/f")
+    moved = {"credential": ground.behind / "there/.env", "outside": tmp_path / "away"}.get(to, ground.behind / "there/y")
+    (ground.behind / ("here/x" if above else "here/x/f")).rename(moved)
+    # At its new place a directory that is a credential hides what is in it by its name, as a hidden one does.
+    stands = moved / "f" if above else moved
+    before = os.stat(stands)
+    for turn in range(2):
+        for act, reach in reaching(file, ground.inside / "here/x").items():
+            assert errno_of(reach) in ("ESTALE", "ENOENT", "EROFS", "EACCES"), act
+        assert os.stat(stands)[:8] == before[:8]
+        assert os.listxattr(stands) == []
+        assert not {"back", "f"} & {*names(ground.behind / "here"), *names(ground.inside / "here")}
+        if turn == 0:
+            assert os.pread(file, 7, 0) == b"content"
+            assert os.fstat(file).st_size == before.st_size
+            settle(ground.behind / "here")
+
+
+def test_opening_a_name_that_leads_elsewhere_finds_what_is_there_now(ground: Ground) -> None:
+    """While the file that had the name is open still, and its new place read-only: neither is it written by the old name
+    (of 1500 that were opened so, all were), nor is what took its name passed over."""
+    ground.rule("here", "stage")
+    ground.make("here/f")
+    ground.warm("here")
+    for turn in range(50):
+        file = os.open(ground.inside / "here/f", os.O_RDONLY)
+        try:
+            (ground.behind / "here/f").rename(ground.behind / f"there/{turn}")
+            (ground.behind / "here/f").write_text("another")
+            (ground.inside / "here/f").write_text(str(turn))
+        finally:
+            os.close(file)
+        assert (ground.behind / f"there/{turn}").read_text() in ("content of here/f", str(turn - 1))
+        assert (ground.behind / "here/f").read_text() == str(turn)
+
+
 # -- at random -----------------------------------------------------------------------------------------------------------
 
 

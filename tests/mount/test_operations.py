@@ -12,6 +12,8 @@ import select
 import socket
 import stat
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -172,6 +174,46 @@ def test_what_others_append_in_the_source_is_appended_after(place: Place, opened
         behind.write(b"out\n")
     os.write(appending, b"in again\n")
     assert (place.behind / "f").read_bytes() == b"in\nout\nin again\n"
+
+
+@pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_RDWR], ids=["write", "read-write"])
+@pytest.mark.parametrize("again", ["opened again", "looked at"])
+def test_whole_pages_are_appended_after_what_others_append(place: Place, opened: Opened, flags: int, again: str) -> None:
+    """A page that is appended is none that was mapped and is written back, whatever the daemon has seen of the file since
+    the kernel was told its size."""
+    for turn in range(20):
+        path, behind = place.inside / f"f{turn}", place.behind / f"f{turn}"
+        behind.write_bytes(b"0" * 4096)
+        appending = opened(path, flags | os.O_APPEND)
+        with behind.open("ab") as other:
+            other.write(b"1" * 4096)
+        if again == "looked at":
+            os.stat(path)
+        else:
+            opened(path, flags | os.O_APPEND)
+        os.write(appending, b"2" * 4096)
+        assert behind.read_bytes()[::4096] == b"012"
+
+
+def test_a_line_that_is_appended_is_not_torn_by_the_source(place: Place, opened: Opened) -> None:
+    """One write is one write, across the end of a page too, while somebody else appends to the source."""
+    (place.behind / "f").touch()
+    script = "import os, sys\nfile = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND)\nprint('ready', flush=True)\n"
+    script += "while True: os.write(file, b'o' * 999 + b'\\n')"
+    other = subprocess.Popen([sys.executable, "-I", "-c", script, place.behind / "f"], stdout=subprocess.PIPE)
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"ready\n"
+        file = opened(place.inside / "f", os.O_WRONLY | os.O_APPEND)
+        for _ in range(3000):
+            assert os.write(file, b"i" * 999 + b"\n") == 1000
+    finally:
+        other.kill()
+        other.communicate()
+    lines = (place.behind / "f").read_bytes().splitlines()
+    assert {bytes(set(line)) for line in lines} == {b"i", b"o"}
+    assert {len(line) for line in lines} == {999}
+    assert lines.count(b"i" * 999) == 3000
 
 
 def test_append_cannot_be_switched_off_for_the_source(place: Place, opened: Opened) -> None:
@@ -502,6 +544,24 @@ for act in (lambda: open("f", "w"), lambda: os.mkdir("e"), os.getcwd, lambda: os
 
 
 # -- listing -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_position_that_was_given_stays_when_what_it_stood_for_is_gone(place: Place, opened: Opened) -> None:
+    """telldir(3): seeking back over a removed name shifts none behind it."""
+    for number in range(40):
+        (place.behind / f"{number:02}").touch()
+    directory = opened(place.inside, os.O_RDONLY | os.O_DIRECTORY)
+    positions, found = [], []
+    for batch in batches(directory, 32):
+        found += batch
+        positions.append(os.lseek(directory, 0, os.SEEK_CUR))
+    (place.inside / os.fsdecode(found[10])).unlink()
+    back = len(positions) - len(found) + 9
+    os.lseek(directory, positions[back], os.SEEK_SET)
+    assert next(batches(directory, 32)) == [found[11]]
+    for ahead in (20, 15, 30):
+        os.lseek(directory, positions[back - 9 + ahead], os.SEEK_SET)
+        assert next(batches(directory, 32)) == [found[ahead + 1]]
 
 
 def test_positions_stay_valid_while_entries_are_removed(place: Place, opened: Opened) -> None:

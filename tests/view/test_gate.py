@@ -841,8 +841,8 @@ def test_an_open_file_that_is_a_credential(view: View, source: Path, further_nam
     os.link(source / "f", source / "second")
     with open(home, "rb") as opened, open(source / "f", "rb") as other:
         view.take(Policy(view.policy.session, Surroundings(view.root.source, protected=(HostPath(os.fsencode(home)),))))
-        assert view.is_credential(OpenFile(opened.fileno(), writable=False, append=False)) is is_credential
-        assert not view.is_credential(OpenFile(other.fileno(), writable=False, append=False))
+        assert view.is_credential(OpenFile(opened.fileno())) is is_credential
+        assert not view.is_credential(OpenFile(other.fileno()))
 
 
 def test_credentials_are_not_looked_for_where_views_are_mounted(view: View, source: Path) -> None:
@@ -860,7 +860,7 @@ def test_credentials_are_not_looked_for_where_views_are_mounted(view: View, sour
 
     def hidden(of: View) -> list[int]:
         files = (os.open(source / f"key{number}", os.O_RDONLY) for number in range(4))
-        opened = [OpenFile(descriptor, writable=False, append=False) for descriptor in files]
+        opened = [OpenFile(descriptor) for descriptor in files]
         try:
             return [number for number, file in enumerate(opened) if of.is_credential(file)]
         finally:
