@@ -13,6 +13,12 @@ from typing import NamedTuple
 from policyfs.policy.paths import HostPath, PathFault, display, from_text, host_path
 
 _SEPARATORS = re.compile(r"[\n,]")
+_BLANKS = (
+    "\t\v\f\r \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000\ufeff"
+)
+"""What `str.strip()` drops is not this: it takes the bytes 0x1c to 0x1f and U+0085 off a name, and leaves a byte order mark
+on a path, which is then not absolute. These are the blanks of conformance/README.md."""
 
 
 class NoRoot(NamedTuple):
@@ -50,7 +56,7 @@ def split_roots(text: str, home: HostPath) -> Roots:
     roots: dict[HostPath, None] = {}
     reported: dict[NoRoot, None] = {}
     for entry in _SEPARATORS.split(text):
-        written = entry.strip()
+        written = entry.strip(_BLANKS)
         if not written:
             continue
         try:
