@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import json
+import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -47,11 +49,12 @@ def test_policyfs_answers_every_case() -> None:
     done = run(OURS, "--expected-failures", EXPECTED_FAILURES)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1].endswith(", 0 are not as expected")
+    assert f"\n    {done.stdout}" in (REPOSITORY / "docs/conformance.md").read_text(encoding="utf-8")
 
 
 def test_every_area_has_cases() -> None:
     """No area is empty, none of the files is passed over, and every explanation of fs_access is asked."""
-    found = list(runner.cases(runner.CONFORMANCE, list(runner.AREAS)))
+    found = list(runner.cases(runner.CONFORMANCE))
     assert {case.request["area"] for case in found} == set(runner.AREAS)
     assert len({case.id for case in found}) == len(found)
     explained = sum(
@@ -65,7 +68,7 @@ def test_every_area_has_cases() -> None:
 
 def test_no_request_holds_its_answer() -> None:
     """An implementation is not told what is expected of it."""
-    for case in runner.cases(runner.CONFORMANCE, list(runner.AREAS)):
+    for case in runner.cases(runner.CONFORMANCE):
         assert not {"id", "gives", "fault", "holds", "roots", "reported", "instructions", "denied"} & set(case.request)
         for part in (*case.request.get("paths", []), *case.request.get("reads", [])):
             assert isinstance(part, str)
@@ -91,7 +94,8 @@ def fake(tmp_path: Path) -> Fake:
     return make
 
 
-SMALL = {"area": "roots", "cases": [
+Json = dict[str, Any]
+SMALL: Json = {"area": "roots", "cases": [
     {"id": "roots-one", "description": "One.", "spec": "s", "text": "/a", "home": "/h", "roots": ["/a"], "reported": []},
     {"id": "roots-two", "description": "Two.", "spec": "s", "text": "/b", "home": "/h", "roots": ["/b"], "reported": []},
 ]}  # fmt: skip
@@ -160,6 +164,8 @@ def test_a_wrong_line_of_expected_failures_is_refused(fake: Fake, small: Path, t
         ("sys.exit(0)", "ended before it answered"),
         ("print('no', flush=True)", "no JSON: no"),
         ("print('[]', flush=True)", "no JSON object"),
+        ("print('[' * 100_000, flush=True)", "no JSON: [["),
+        (r"sys.stdout.buffer.write(b'{\xff}\n'); sys.stdout.flush()", r"no UTF-8: {\xff}"),
         ("pass", "no answer in 0.5 s"),
     ],
 )
@@ -170,10 +176,66 @@ def test_an_entrypoint_that_does_not_answer_ends_the_run(fake: Fake, small: Path
     assert said in done.stderr
 
 
-def test_an_entrypoint_that_is_none_is_told(small: Path) -> None:
-    """A command that does not exist is one line."""
-    done = run("/nowhere/at-all", "--cases", small)
-    assert (done.returncode, done.stderr) == (2, "conformance: /nowhere/at-all: No such file or directory\n")
+@pytest.mark.parametrize(
+    ("entrypoint", "said"),
+    [
+        ("/nowhere/at-all", "/nowhere/at-all: No such file or directory"),
+        ("", "--entrypoint: no command; write the one that starts the implementation"),
+        ("a 'b", "--entrypoint: No closing quotation: a 'b"),
+    ],
+)
+def test_an_entrypoint_that_is_none_is_told(small: Path, entrypoint: str, said: str) -> None:
+    """A command that does not exist, none and one that a shell could not split are one line."""
+    done = run(entrypoint, "--cases", small)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"conformance: {said}\n")
+
+
+AT_THE_END = f"import atexit; atexit.unregister(print); atexit.register(print, '{{}}'); {ECHO}"
+
+
+@pytest.mark.parametrize("body", [f"{ECHO}; {ECHO}", AT_THE_END], ids=["two for each", "one at the end"])
+def test_an_answer_that_nothing_asked_for_ends_the_run(fake: Fake, small: Path, body: str) -> None:
+    """One answer for each request: what says more has not answered the requests that it seems to."""
+    done = run(fake(body), "--cases", small)
+    assert done.returncode == 2
+    assert "more than one answer to a request: {" in done.stderr
+    assert "2 pass" not in done.stdout
+
+
+def test_text_that_is_no_utf8_may_come_as_it_is(fake: Fake, small: Path) -> None:
+    """A lone surrogate in an answer may be an escape or the three bytes that stand for it (docs/conformance.md)."""
+    text, root = "/\udcff", {"roots": ["/\udcff"], "reported": []}
+    write(small, {"area": "roots", "cases": [{**SMALL["cases"][0], "text": text, **root}]})
+    for ascii_only in (True, False):
+        body = f"answer = json.dumps({root!a}, ensure_ascii={ascii_only}).encode('utf-8', 'surrogatepass')"
+        done = run(fake(f"{body}; sys.stdout.buffer.write(answer + b'\\n'); sys.stdout.flush()"), "--cases", small)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def write(directory: Path, *files: Any) -> None:
+    """Cases in place of those that are there; bytes as they are."""
+    for number, content in enumerate(files):
+        text = content if isinstance(content, bytes) else json.dumps(content).encode()
+        (directory / ("roots.json" if number == 0 else f"more-{number}.json")).write_bytes(text)
+
+
+def test_expected_failures_that_are_no_text_are_told(fake: Fake, small: Path, tmp_path: Path) -> None:
+    """A file that is not there and one that is no UTF-8 are one line each."""
+    file = failures(tmp_path, "")
+    file.write_bytes(b"# \xff\n")
+    done = run(fake(ECHO), "--cases", small, "--expected-failures", file)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"conformance: {file}: no UTF-8 at byte 2\n")
+    file.unlink()
+    done = run(fake(ECHO), "--cases", small, "--expected-failures", file)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"conformance: {file}: No such file or directory\n")
+
+
+@pytest.mark.parametrize("patience", ["0", "-1", "nan", "inf", "1e300", "soon"])
+def test_a_time_to_wait_is_one(fake: Fake, small: Path, patience: str) -> None:
+    """`--patience` that no clock can count is refused, with the status of a run that could not be made."""
+    done = run(fake(ECHO), "--cases", small, f"--patience={patience}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.search(r"^conformance: error: argument --patience: ", done.stderr, re.MULTILINE)
 
 
 def test_no_cases_are_no_pass(fake: Fake, tmp_path: Path) -> None:
@@ -191,6 +253,10 @@ def test_no_cases_are_no_pass(fake: Fake, tmp_path: Path) -> None:
         ({"look": None}, {}, False),
         ({"look": None}, {"look": None, "more": 1}, True),
         ({"holds": True}, {"holds": False}, False),
+        ({"holds": True}, {"holds": 1}, False),
+        ({"holds": False}, {"holds": 0.0}, False),
+        ({"paths": [{"denied": True}]}, {"paths": [{"denied": 1}]}, False),
+        ({"paths": [{"path": "/a", "denied": True}]}, {"paths": [{"denied": True, "path": "/a"}]}, True),
     ],
 )
 def test_agreement(expected: dict[str, object], answered: dict[str, object], agree: bool) -> None:
