@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests import test_conformance_data as data
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUNNER = REPOSITORY / "scripts" / "conformance"
 EXPECTED_FAILURES = REPOSITORY / "conformance" / "expected-failures.txt"
@@ -217,6 +219,106 @@ def write(directory: Path, *files: Any) -> None:
     for number, content in enumerate(files):
         text = content if isinstance(content, bytes) else json.dumps(content).encode()
         (directory / ("roots.json" if number == 0 else f"more-{number}.json")).write_bytes(text)
+
+
+CASE = {"id": "a-b", "description": "One.", "spec": "s"}
+
+
+def one(area: str, **case: Any) -> Json:
+    """A file of one case."""
+    return {"area": area, "cases": [{**CASE, **case}]}
+
+
+def played(**operation: Any) -> Json:
+    """A file of one operation."""
+    return one("fs_access", **{**FS, "operations": [operation]})
+
+
+PATHS = {"text": "a", "start": "/", "path": "/a"}
+DENYLIST = {"home": "/h", "source": "/s", "paths": [{"path": "/a", "denied": False}]}
+EXPLAIN = {"do": "explain", "path": "/", "gives": {"level": "ro"}}
+FS = {"tree": {"/a": {"file": "a"}}, "session": {"grants": {"/": "ro"}}, "operations": [EXPLAIN]}
+INSTRUCTIONS = {"tree": {}, "session": {"grants": {}}, "instructions": [], "reads": [{"path": "/a", "hands_over": []}]}
+RIGHT = [
+    one("roots", text="/a", home="/h", roots=["/a"], reported=[]),
+    one("paths", **PATHS),
+    {**one("paths", **PATHS), "containment": [{**CASE, "id": "c", "path": "/", "within": "/", "holds": True}]},
+    one("denylist", **DENYLIST, deny={"names": []}),
+    one("fs_access", **FS, floors=[{"/": "ro"}], opens_nothing=True),
+    one("instructions", **INSTRUCTIONS, **{"global": {"path": "g", "text": ""}}, extra=[{"path": "e", "text": ""}]),
+]  # fmt: skip
+WRONG = {
+    "no JSON": (b"{", "no JSON"),
+    "nested too deep": (b"[" * 100_000, "no JSON"),
+    "no UTF-8": (b"\xff", "no UTF-8 at byte 0"),
+    "no object": ([], "no area that this runner knows: null"),
+    "no area": ({"cases": []}, "no area that this runner knows: null"),
+    "an area misspelt": (one("rots"), 'no area that this runner knows: "rots"'),
+    "an area of requests": (one("explain"), 'no area that this runner knows: "explain"'),
+    "an area that is no text": ({"area": ["roots"], "cases": []}, "no area that this runner knows"),
+    "no cases": ({"area": "roots"}, "no cases"),
+    "cases that are none": ({"area": "roots", "cases": 1}, "cases: no list: 1"),
+    "a field of a file": ({**SMALL, "more": 1}, "unknown field more"),
+    "containment elsewhere": ({**SMALL, "containment": []}, "unknown field containment"),
+    "a case that is none": ({"area": "roots", "cases": [1]}, "no id in kebab-case: 1"),
+    "no id": ({"area": "roots", "cases": [{}]}, "no id in kebab-case: {}"),
+    "an id with a reason": ({"area": "roots", "cases": [{"id": "a # b"}]}, "no id in kebab-case"),
+    "an id twice": ({"area": "roots", "cases": SMALL["cases"] * 2}, "has a case of this id too"),
+    "a field of a case": (one("paths", **PATHS, surprise=1), "a-b: unknown field surprise"),
+    "a field of a case missing": (one("roots", text="", home="/h", roots=[]), "a-b: no reported"),
+    "a path and a fault": (one("paths", **PATHS, fault="nul"), "a-b: unknown field path"),
+    "a field of a path asked": (one("denylist", **{**DENYLIST, "paths": [{"path": "/", "denied": False, "x": 1}]}), "x"),
+    "a field of deny": (one("denylist", **DENYLIST, deny={"name": []}), "a-b: deny: unknown field name"),
+    "an operation misspelt": (played(**{**EXPLAIN, "do": "explian"}), "operation 1: none"),
+    "an operation that is none": (one("fs_access", **{**FS, "operations": [1]}), "operation 1: none that this runner knows"),
+    "a field of an operation": (played(**{**EXPLAIN, "x": 1}), "operation 1: unknown field x"),
+    "an explanation without one": (played(do="explain", path="/"), "no gives"),
+    "a field of a gift": (played(**{**EXPLAIN, "gives": {"rules": ""}}), "unknown field rules"),
+    "a field of a session": (one("fs_access", **{**FS, "session": {"grant": {}}}), "a-b: session: unknown field grant"),
+    "a field of links": (one("fs_access", **{**FS, "session": {"links": {"x": 1}}}), "links: unknown field x"),
+    "a field of passages": (one("fs_access", **{**FS, "session": {"passages": {"x": 1}}}), "passages: unknown field x"),
+    "a field of a tree": (one("instructions", **{**INSTRUCTIONS, "tree": {"/a": {"fil": ""}}}), "tree: unknown field fil"),
+    "a tree that is none": (one("instructions", **{**INSTRUCTIONS, "tree": []}), "tree: no object: []"),
+    "a field of a read": (one("instructions", **{**INSTRUCTIONS, "reads": [{"path": "/"}]}), "reads: no hands_over"),
+    "a field of a global one": (one("instructions", **INSTRUCTIONS, **{"global": {"path": "/"}}), "global: no text"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("wrong", "said"), WRONG.values(), ids=WRONG.keys())
+def test_a_file_that_the_runner_does_not_know_is_refused(fake: Fake, tmp_path: Path, wrong: Any, said: str) -> None:
+    """What conformance/README.md does not define is an error: it is told, nothing is run, and no case is passed over."""
+    write(tmp_path, wrong)
+    done = run(fake(ECHO), "--cases", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"conformance: {tmp_path}/roots.json: ")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("right", RIGHT, ids=lambda right: right["area"])
+def test_what_the_refusals_start_from_is_right(tmp_path: Path, right: Json) -> None:
+    """Each file that is refused above is so for one thing."""
+    write(tmp_path, right)
+    assert list(runner.cases(tmp_path))
+
+
+def test_an_id_is_one_over_all_files(fake: Fake, small: Path) -> None:
+    """A line of the expected failures means one case."""
+    write(small, SMALL, {"area": "roots", "cases": SMALL["cases"][1:]})
+    done = run(fake(ECHO), "--cases", small)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "roots-two: " in done.stderr
+    assert "has a case of this id too" in done.stderr
+
+
+def test_the_runner_knows_what_the_data_may_have() -> None:
+    """Its forms are those that tests/test_conformance_data.py holds the files to."""
+    fields = {form: {field.removesuffix("?") for field in fields} for form, fields in runner.FORMS.items()}
+    assert set(runner.OPERATIONS) == set(data.OPERATIONS)
+    assert fields["explanation"] == data.OPERATIONS["explain"][2]
+    assert fields["session"] == data.SESSION
+    assert fields["deny"] == data.DENY
+    assert fields["object"] == data.OBJECT_KINDS | {"mode"}
 
 
 def test_expected_failures_that_are_no_text_are_told(fake: Fake, small: Path, tmp_path: Path) -> None:
