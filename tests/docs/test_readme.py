@@ -6,9 +6,6 @@ import errno
 import os
 import re
 import subprocess
-from pathlib import Path
-
-import pytest
 
 from policyfs.cli.commands import _EXIT_CODES
 from policyfs.host.faults import Exit
@@ -61,13 +58,6 @@ def test_every_exit_code_is_in_the_readme() -> None:
     told = [line.split(None, 1) for line in _EXIT_CODES.splitlines() if re.match(r" +\d ", line)]
     assert rows("Exit codes") == told
     assert [int(code) for code, _ in told] == [int(code) for code in Exit]
-
-
-@pytest.mark.parametrize("page", sorted(console.CHECKOUT.glob("*.md")) + sorted((console.CHECKOUT / "docs").rglob("*.md")))
-def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
-    """A link to a file of the repository names one that is there."""
-    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
-    assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
 def test_the_example_tree_ships_whole() -> None:
