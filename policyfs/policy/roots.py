@@ -30,7 +30,9 @@ class NoRoot(NamedTuple):
     """Why: as `PathFault` has it."""
 
     def __str__(self) -> str:
-        return f"`{display(from_text(self.entry))}` is no root ({self.fault}); write /like/this or ~/like/this"
+        # One that stands for no bytes is shown as `from_text` shows it.
+        text = self.entry.encode("utf-8", "surrogatepass" if self.fault == "no text" else "surrogateescape")
+        return f"`{display(text)}` is no root ({self.fault}); write /like/this or ~/like/this"
 
 
 class Roots(NamedTuple):

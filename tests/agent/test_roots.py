@@ -52,6 +52,16 @@ def test_splitting_is_total_and_settled(text: str) -> None:
     entries = {entry.strip() for entry in text.replace(",", "\n").split("\n")} - {""}
     assert {bad.entry for bad in found.reported} <= entries
     assert bool(entries) == bool(found.roots or found.reported)
+    assert all(" is no root (" in str(bad) for bad in found.reported)
+
+
+def test_an_entry_that_stands_for_no_bytes_is_told_like_any_other() -> None:
+    """A surrogate that is no byte, which only a caller in Python can write, is reported and can be shown."""
+    found = split_roots("\ud800\udcff, /srv", ADA)
+    assert found.roots == (b"/srv",)
+    assert [str(bad) for bad in found.reported] == [
+        r"`\xed\xa0\x80\xed\xb3\xbf` is no root (no text); write /like/this or ~/like/this"
+    ]
 
 
 @pytest.fixture
