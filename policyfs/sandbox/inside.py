@@ -155,10 +155,14 @@ def _view_paths(texts: Sequence[str]) -> list[str]:
             faults.append("PATH is empty; write a path")
             continue
         try:
-            # The kernel's own walk, so that the answer is on what a program would get that opens this path.
             real = os.path.realpath(written)
         except FileNotFoundError:
             faults.append(f"{_shown(text)}: the working directory is gone; write an absolute path")
+            continue
+        # The kernel's own walk may end before: `none/..` is missing, and so is `file/`, but not to realpath(3).
+        answered = _errno_of(written)
+        if answered != _errno_of(real):
+            faults.append(f"{_shown(text)}: {os.strerror(answered)}, as it is written; ask for {_shown(os.fsdecode(real))}")
             continue
         if real == source or real.startswith(source + b"/"):
             found.append(os.fsdecode(real[len(source) :] or b"/"))
@@ -168,6 +172,14 @@ def _view_paths(texts: Sequence[str]) -> list[str]:
     if faults:
         raise Fault(1, *faults)
     return found
+
+
+def _errno_of(path: bytes) -> int:
+    try:
+        os.stat(path)
+    except OSError as error:
+        return error.errno or 0
+    return 0
 
 
 def _shown(text: str) -> str:

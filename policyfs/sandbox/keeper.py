@@ -7,8 +7,9 @@ closes its other end whatever ends `policyfs run`. A normal end goes the same wa
 * The keeper is forked before anything is mounted and waits for the lease, a pipe whose other end `policyfs run` and the
   holder have. Then it tells the daemon to unmount, and removes the directory.
 * The holder is bubblewrap's parent. It ends when nothing of the sandbox is left, and with it its end of the lease, so
-  that the command and everything it started is gone before the view is. Should the holder be killed, bubblewrap dies
-  with it (--die-with-parent).
+  that the command and everything it started is gone before the view is. What waits for a view that does not answer
+  cannot be ended before that view is: after a while the holder lets go of the lease, and waits on. Should the holder be
+  killed, bubblewrap dies with it (--die-with-parent).
 
 bubblewrap is no child of `policyfs run`, because it would die with that at any moment of its own start. Until the sandbox
 is made its first process waits for it in a way that does not end with it (an eventfd that both have open), and nobody
@@ -39,7 +40,7 @@ from policyfs.sandbox.run_directory import RunDirectory
 from policyfs.sandbox.signals import FORWARDED, children, disregard_signals
 
 _PATIENCE = 10.0
-"""Seconds for a daemon to unmount, before harsher means."""
+"""Seconds for a killed sandbox to be gone, and for a daemon to unmount, before harsher means."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 """prctl(2)."""
@@ -96,7 +97,7 @@ class Held:
             return -signal.SIGKILL
         answer = json.loads(text)
         if isinstance(answer, str):
-            raise UserFault(Exit.MACHINE, f"bubblewrap could not be started: {answer} Nothing was run")
+            raise UserFault(Exit.MACHINE, f"bubblewrap could not be started: {answer.rstrip('.')}. Nothing was run")
         return int(answer)
 
 
@@ -155,10 +156,16 @@ def _hold(start: Callable[[], subprocess.Popen[bytes]], tether: int, lease: int,
     waiting.register(os.pidfd_open(bubblewrap.pid), select.POLLIN)
     waiting.poll()
     status = bubblewrap.poll()
-    # bubblewrap tells of the command's end before the rest of the namespace is gone.
-    _end_children()
-    if status is not None:
-        os.write(answer, json.dumps(status).encode())
+    try:
+        # bubblewrap tells of the command's end before the rest of the namespace is gone.
+        all_gone = _end_children(_PATIENCE)
+    finally:
+        if status is not None:
+            os.write(answer, json.dumps(status).encode())
+    if not all_gone:
+        for descriptor in (answer, lease):
+            os.close(descriptor)
+        _end_children(None)
     return True
 
 
@@ -168,17 +175,21 @@ def _become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def _end_children() -> None:
-    """End every child, and those that become ours by that, until none is left. The first process of a pid namespace takes
-    all others of it with it."""
-    while True:
-        for child in children(os.getpid()):
+def _end_children(seconds: float | None) -> bool:
+    """End every child, and those that become ours by that, until none is left; or for so long, and whether none is. The
+    first process of a pid namespace takes all others of it with it."""
+    while found := children(os.getpid()):
+        for child in found:
             # Ours until we wait for it: its number is nobody else's.
             os.kill(child, signal.SIGKILL)
-        try:
-            os.waitpid(-1, 0)
-        except ChildProcessError:
-            return
+        for child in found:
+            process = os.pidfd_open(child)
+            gone = _has_ended(process, seconds)
+            os.close(process)
+            if not gone:
+                return False
+            os.waitpid(child, 0)
+    return True
 
 
 def _clear_away(directory: RunDirectory, daemon: int) -> Exception | None:
@@ -201,6 +212,11 @@ def _ended(process: int, with_signal: signal.Signals) -> bool:
     """End a process and wait until it has; not forever."""
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(process, with_signal)
+    return _has_ended(process, _PATIENCE)
+
+
+def _has_ended(process: int, seconds: float | None) -> bool:
+    """Wait for so long, or for ever, for the end of a process by its pidfd."""
     waiting = select.poll()
     waiting.register(process, select.POLLIN)
-    return bool(waiting.poll(_PATIENCE * 1000))
+    return bool(waiting.poll(None if seconds is None else seconds * 1000))

@@ -165,6 +165,8 @@ class Tools:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 env={b"PATH": b"/usr/bin:/bin"},
+                # A Ctrl-C is not for it, see `Probe.end`.
+                start_new_session=True,
             )
         )
 

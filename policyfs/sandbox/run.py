@@ -58,6 +58,8 @@ class _Added:
 def run(wanted: Wanted, tell: Callable[[str], None]) -> int:
     """Run a command in a view; its exit status. `tell` says to the person what they should know. Raises `UserFault` where
     nothing was run."""
+    # Whoever ignores it (nohup-like wrappers) would keep us from the exit status of what we start: waitpid(2).
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         return _run(wanted, tell, Ending())
     except EndedBySignal as ended:

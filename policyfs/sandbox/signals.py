@@ -100,7 +100,8 @@ def children(parent: int) -> list[int]:
             with open(f"/proc/{name}/stat", "rb") as file:
                 # The command name is in parentheses and may hold anything, `)` too: proc(5).
                 fields = file.read().rpartition(b")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            # Gone meanwhile, or somebody else's where /proc is mounted with hidepid=1.
             continue
         if int(fields[1]) == parent:
             found.append((int(fields[19]), int(name)))

@@ -118,6 +118,20 @@ def test_what_is_not_seen_is_answered_as_the_file_system_does(asked: Ground) -> 
         assert {values[operation]["errno"] for operation in ("look", "change", "commit")} == {code}
 
 
+def test_a_path_that_the_kernel_does_not_walk_is_not_explained_as_another(asked: Ground) -> None:
+    """`none/..` and `file/` lead nowhere, though their text does: the client says what the file system answers."""
+    written = {
+        "hidden/../open.txt": "No such file or directory", "none/../open.txt": "No such file or directory",
+        "open.txt/": "Not a directory", "work/a.txt/../a.txt": "Not a directory",
+    }  # fmt: skip
+    for text, answer in written.items():
+        done = asked.run("policyfs", "explain", text, grants=GRANTS, cwd=asked.source)
+        assert (done.returncode, done.stdout) == (1, "")
+        (line,) = complaints(done)
+        assert line.startswith(f"policyfs: {text}: {answer}, as it is written; ask for {asked.source}/")
+    assert ran(asked.run("policyfs", "explain", "work/../open.txt", grants=GRANTS, cwd=asked.source)).startswith("/open.txt")
+
+
 def test_hidden_and_missing_are_alike_byte_for_byte(asked: Ground) -> None:
     """But for the path, an answer on something hidden is the answer on nothing, as text and as JSON."""
     for options in ((), ("--json",)):

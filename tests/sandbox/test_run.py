@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import select
 import shlex
-import shutil
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from policyfs.sandbox.signals import children
 from tests.mount.harness import Person, until
 from tests.sandbox.runs import Ground, ground, ran
 
@@ -184,87 +181,6 @@ def test_a_signal_before_the_command_is_there_clears_away(one_tree: Ground) -> N
     assert run.wait(30) == 128 + 15
     assert not one_tree.leftovers()
     assert not witness.exists()
-
-
-_HALT = """
-#include <fcntl.h>
-#include <unistd.h>
-#include <sys/syscall.h>
-
-/* bubblewrap lets its first process go on by eight bytes in an eventfd. */
-ssize_t write(int descriptor, const void *bytes, size_t count) {
-    if (count == 8) {
-        close(open(HALTED, O_CREAT | O_WRONLY, 0600));
-        for (;;) pause();
-    }
-    return syscall(SYS_write, descriptor, bytes, count);
-}
-"""
-
-
-def test_a_run_killed_while_its_sandbox_is_made_leaves_nothing(tree: Ground) -> None:
-    """bubblewrap's first process waits for bubblewrap, which a killed run takes with it: that process goes too."""
-    directory = tree.person.home / "halted"
-    directory.mkdir()
-    os.chown(directory, tree.person.uid, tree.person.uid)
-    (directory / "halt.c").write_text(_HALT)
-    library, halted = directory / "halt.so", directory / "halted"
-    subprocess.run(["gcc", "-shared", "-fPIC", f'-DHALTED="{halted}"', "-o", library, directory / "halt.c"], check=True)
-    program = directory / "bwrap"
-    real = shutil.which("bwrap")
-    halting = f'LD_PRELOAD={library} exec {real} "$@"'
-    program.write_text(f'#!/bin/sh\n[ "$1" = --args ] || exec {real} "$@"\n{halting}\n')
-    program.chmod(0o755)
-    words = ("env", f"PATH={directory}:{os.environ['PATH']}", *tree.words("true"))
-    run = tree.person.popen(*words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    tree.started.append(run)
-    until(halted.exists, "bubblewrap to halt")
-    below = children(run.pid)
-    below += [each for child in below for each in children(child)]
-    (bubblewrap,) = [process for process in below if b"--args" in _cmdline(process)]
-    (first,) = children(bubblewrap)
-    gone = os.pidfd_open(first)
-    run.kill()
-    until(lambda: select.select([gone], [], [], 0)[0], "the first process to end")
-    os.close(gone)
-    until(lambda: not tree.leftovers(), "everything to be cleared away")
-
-
-def test_a_sandbox_ends_with_its_parent(tree: Ground) -> None:
-    """Where the process that holds the sandbox is killed, the command ends, the run with 137, and nothing is left."""
-    run = tree.start("sh", "-c", "echo ready; exec sleep 1000", stdout=subprocess.PIPE)
-    assert run.stdout is not None
-    assert run.stdout.readline() == b"ready\n"
-    os.kill(_aide(run, holds_sandbox=True), signal.SIGKILL)
-    run.communicate(timeout=30)
-    assert run.returncode == 128 + 9
-    assert not tree.leftovers()
-
-
-def test_what_a_killed_run_and_its_keeper_left_is_cleared_away_by_the_next(one_tree: Ground) -> None:
-    """Where the keeper is killed with the run, the command ends, and the next run ends the mount and removes the
-    directory."""
-    run = one_tree.start("sh", "-c", "echo ready; exec sleep 1000", stdout=subprocess.PIPE)
-    assert run.stdout is not None
-    assert run.stdout.readline() == b"ready\n"
-    os.kill(_aide(run, holds_sandbox=False), signal.SIGKILL)
-    run.kill()
-    assert run.stdout.read() == b"", "the command holds its output as long as it lives"
-    run.communicate(timeout=30)
-    assert one_tree.leftovers()
-    ran(one_tree.run("true"))
-    until(lambda: not one_tree.leftovers(), "the next run to clear away")
-
-
-def _aide(run: subprocess.Popen[bytes], *, holds_sandbox: bool) -> int:
-    """The process of a run that is bubblewrap's parent, or the one that clears away."""
-    aides = [child for child in children(run.pid) if b"policyfs.mount.daemon" not in _cmdline(child)]
-    (found,) = [aide for aide in aides if any(b"bwrap" in _cmdline(child) for child in children(aide)) == holds_sandbox]
-    return found
-
-
-def _cmdline(process: int) -> bytes:
-    return Path(f"/proc/{process}/cmdline").read_bytes()
 
 
 def test_a_daemon_that_dies_is_told_of(tree: Ground) -> None:
