@@ -10,6 +10,7 @@ import click
 
 import policyfs
 from policyfs.cli.options import translating_faults
+from policyfs.host.faults import Exit
 from policyfs.host.processes import ensure_standard_streams
 
 _COMMANDS = {
@@ -39,6 +40,7 @@ Exit codes:
   3  a session file, a floors file or a rule is wrong
   4  SOURCE or MOUNTPOINT is wrong
   5  this machine lacks something (/dev/fuse, openat2, ...)
+  130  interrupted (Ctrl-C)
 """
 
 
@@ -54,12 +56,32 @@ class _Commands(click.Group):
         command: click.Command = importlib.import_module(f"policyfs.cli.{cmd_name}").command
         return command
 
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            # Before click sees it, which would print a line for it.
+            sys.exit(Exit.INTERRUPTED)
+        except click.UsageError as error:
+            # click's parser of options does not say whose command line it reads.
+            if error.ctx is None and ctx.invoked_subcommand is not None:
+                command = self.get_command(ctx, ctx.invoked_subcommand)
+                assert command is not None
+                error.ctx = click.Context(command, parent=ctx, info_name=ctx.invoked_subcommand)
+            raise
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
 
 
-@click.command(cls=_Commands, epilog=_EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=_Commands,
+    epilog=_EXIT_CODES,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    # No command is a fault like any other; click of one release printed the help and exited with 0, of the next with 2.
+    no_args_is_help=False,
+)
 @click.version_option(policyfs.__version__, prog_name="policyfs")
 def commands() -> None:
     """Show programs a directory tree as a session may see it.
@@ -78,4 +100,11 @@ def commands() -> None:
 def main() -> None:
     """The program. Ends the process with a documented exit code."""
     ensure_standard_streams()
-    sys.exit(translating_faults(lambda: commands(prog_name="policyfs")))
+    sys.exit(translating_faults(_run))
+
+
+def _run() -> None:
+    # Not standalone: click would print its own faults, in its own form. What it returns then is a code or a command's None.
+    code = commands.main(prog_name="policyfs", standalone_mode=False)
+    if code:
+        sys.exit(code)

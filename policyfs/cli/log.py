@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import select
-import signal
 import sys
 import time
 from collections import deque
@@ -105,13 +104,9 @@ def _print(journal: Path, *, follow: bool, denied: bool, as_json: bool, last: in
         _echo(wanted if most is None else iter(deque(wanted, most)), as_json=as_json)
         if not follow and not denied and reader.begun():
             _echo(iter([reader.begun()]), as_json=as_json)
-        try:
-            while watch is not None:
-                _wait(watch)
-                _echo(_wanted(reader, denied=denied), as_json=as_json)
-        except KeyboardInterrupt:
-            # The way to end it, and no reason for click's "Aborted!".
-            sys.exit(128 + signal.SIGINT)
+        while watch is not None:
+            _wait(watch)
+            _echo(_wanted(reader, denied=denied), as_json=as_json)
 
 
 def _wanted(reader: Reader, *, denied: bool) -> Iterator[bytes]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import click
 
 from policyfs.cli.mount import command
-from policyfs.cli.options import translating_faults
+from policyfs.cli.options import translating_faults, usage_text
 from policyfs.host.faults import Exit, UserFault
 
 PROGRAM = "mount.fuse.policyfs"
@@ -81,7 +81,7 @@ def asked(text: str) -> Asked:
 def main() -> None:
     """The program, which ends with an exit status of mount(8)."""
     status = translating_faults(lambda: _mount(sys.argv[1:]))
-    sys.exit({0: 0, 130: _INTERRUPTED, Exit.USAGE: _INVOCATION, Exit.MACHINE: _SYSTEM}.get(status, _FAILURE))
+    sys.exit({0: 0, Exit.INTERRUPTED: _INTERRUPTED, Exit.USAGE: _INVOCATION, Exit.MACHINE: _SYSTEM}.get(status, _FAILURE))
 
 
 def _mount(arguments: list[str]) -> None:
@@ -103,8 +103,9 @@ def _mount(arguments: list[str]) -> None:
     with contextlib.redirect_stdout(sys.stdout if "-v" in flags else said):
         try:
             command.main([*wanted.words, "--", *places], prog_name=PROGRAM, standalone_mode=False)
-        except click.ClickException as error:
-            raise UserFault(Exit.USAGE, error.format_message()) from None
+        except click.UsageError as error:
+            # By the words of the other command, whose options these became.
+            raise UserFault(Exit.USAGE, f"{usage_text(error)}; see `policyfs mount --help`") from None
 
 
 def _become(name: str) -> None:

@@ -86,6 +86,12 @@ def report(fault: UserFault) -> None:
         click.echo(f"policyfs: {printable(message)}", err=True)
 
 
+def usage_text(error: click.UsageError) -> str:
+    """What click finds wrong with a command line, as a part of one line. click writes sentences, some over several."""
+    said = " ".join(error.format_message().split()).removesuffix(".")
+    return said[:1].lower() + said[1:]
+
+
 def printable(text: str) -> str:
     """A text that may hold names, as a person may see it: one line, undecodable bytes (surrogates) and control characters
     as escapes."""
@@ -99,8 +105,13 @@ def translating_faults(main: Callable[[], Any]) -> int:
     except UserFault as fault:
         report(fault)
         return int(fault.exit_code)
-    except KeyboardInterrupt:
-        return 130
+    except click.UsageError as error:
+        command = "policyfs" if error.ctx is None else error.ctx.command_path
+        report(UserFault(Exit.USAGE, f"{usage_text(error)}; see `{command} --help`"))
+        return int(Exit.USAGE)
+    except (KeyboardInterrupt, click.Abort):
+        # click makes the one of the other.
+        return int(Exit.INTERRUPTED)
     except BrokenPipeError:
         # Whoever read the output has seen enough; say so to the interpreter, which flushes once more at exit.
         sys.stdout = None

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -57,14 +55,10 @@ def command(mountpoint: str | None, as_json: bool, watch: bool) -> None:
 def _watch(look: Callable[[], tuple[list[dict[str, Any]], list[HostPath]]]) -> None:
     from rich.live import Live
 
-    try:
-        with Live(_table(look()[0]), auto_refresh=False) as live:
-            while True:
-                time.sleep(_EVERY)
-                live.update(_table(look()[0]), refresh=True)
-    except KeyboardInterrupt:
-        # The way to end it, and no reason for click's "Aborted!".
-        sys.exit(128 + signal.SIGINT)
+    with Live(_table(look()[0]), auto_refresh=False) as live:
+        while True:
+            time.sleep(_EVERY)
+            live.update(_table(look()[0]), refresh=True)
 
 
 def _table(found: list[dict[str, Any]]) -> Any:

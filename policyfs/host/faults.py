@@ -19,6 +19,8 @@ class Exit(enum.IntEnum):
     """SOURCE or MOUNTPOINT is wrong; nothing was mounted."""
     MACHINE = 5
     """The machine lacks something: /dev/fuse, fusermount3, a kernel with openat2, bubblewrap."""
+    INTERRUPTED = 130
+    """Ctrl-C: what a shell says of a program that SIGINT ended."""
 
 
 class UserFault(Exception):

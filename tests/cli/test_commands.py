@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from policyfs.cli.commands import _COMMANDS
 from policyfs.host.faults import Exit
-from tests.cli.program import DONE, FAILED, MACHINE, PLACE, POLICY, USAGE, policyfs
+from tests.cli.program import DONE, FAILED, MACHINE, PLACE, POLICY, PROGRAM, USAGE, policyfs
 
 COMMANDS = {
     "mount": ["Mount a view of SOURCE at MOUNTPOINT", "--grant PATH=LEVEL", "--session FILE", "--foreground"],
@@ -20,6 +23,14 @@ COMMANDS = {
     "explain": ["Say for each PATH of the view of SOURCE", "--floor PATH=LEVEL", "--json"],
     "view": ["List every path that is open in the view of SOURCE", "--deny RULE", "--json"],
 }
+
+INTERRUPTED_AT_IMPORT = """
+class Interrupts:
+    def find_spec(self, name, path, target=None):
+        if name == "click":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+"""
 
 SESSION = """
 start = "/Notes"
@@ -75,7 +86,6 @@ def test_the_help_of_the_program(home: Path) -> None:
     assert set(COMMANDS) <= set(listed)
     codes = said.output.partition("Exit codes:")[2].splitlines()
     assert [int(line.split()[0]) for line in codes if line.strip()] == [int(code) for code in Exit]
-    assert policyfs(home=home).output == ""
     version = policyfs("--version", home=home)
     assert (version.code, version.output.split()[0]) == (DONE, "policyfs,")
 
@@ -83,22 +93,57 @@ def test_the_help_of_the_program(home: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
+        (),
         ("nonsense",),
+        ("--nonsense",),
         ("check",),
         ("explain", "."),
         ("view", ".", "--nonsense"),
+        ("view", ".", "--sesion", "x"),
         ("view", ".", "-g"),
         ("view", ".", "--preset", "nonsense"),
         ("mount", "."),
         ("umount",),
         ("check", "a", "b"),
+        ("run", "."),
+        ("log", ".", "--lines", "many"),
+        ("status", "--watch", "--json"),
+        ("check", "a", "b\nc"),
     ],
 )
 def test_a_wrong_command_line(home: Path, arguments: tuple[str, ...]) -> None:
-    """Exit code 2, and what is wrong with it."""
-    said = policyfs(*arguments, home=home)
-    assert (said.code, said.output) == (USAGE, "")
-    assert said.errors[-1].startswith("Error: ")
+    """Exit code 2, and one line that says what is wrong with it and where the right one is described."""
+    (message,) = policyfs(*arguments, home=home).fault(USAGE)
+    command = arguments[:1] if arguments[:1] and arguments[0] in _COMMANDS else ()
+    assert message.endswith(f"; see `{' '.join(('policyfs', *command))} --help`")
+    assert message[0].islower() or message[0] in "-'"
+
+
+def test_ctrl_c_ends_a_command(home: Path) -> None:
+    """With 130, as a shell has it, and without a word."""
+    command = subprocess.Popen(
+        [*PROGRAM, "conformance"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=home
+    )
+    with command:
+        assert command.stdin is not None
+        assert command.stdout is not None
+        # It has begun, and waits for the next line.
+        command.stdin.write(b"{}\n")
+        command.stdin.flush()
+        assert command.stdout.readline()
+        command.send_signal(signal.SIGINT)
+        assert command.stderr is not None
+        assert command.stderr.read() == b""
+        assert command.wait(60) == Exit.INTERRUPTED
+
+
+def test_ctrl_c_ends_a_command_that_is_not_there_yet(home: Path) -> None:
+    """The same while a command is imported."""
+    program = "import sys, signal\n" + INTERRUPTED_AT_IMPORT + PROGRAM[-1]
+    done = subprocess.run(
+        [*PROGRAM[:-1], program, "--help"], stdin=subprocess.DEVNULL, capture_output=True, cwd=home, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (Exit.INTERRUPTED, b"", b"")
 
 
 # -- check

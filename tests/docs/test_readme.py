@@ -55,7 +55,7 @@ def test_every_refusal_has_an_example() -> None:
 
 def test_every_exit_code_is_in_the_readme() -> None:
     """The table of exit codes is that of `policyfs --help`, which is that of the code."""
-    told = [line.split(None, 1) for line in _EXIT_CODES.splitlines() if re.match(r" +\d ", line)]
+    told = [line.split(None, 1) for line in _EXIT_CODES.splitlines() if re.match(r" +\d+ ", line)]
     assert rows("Exit codes") == told
     assert [int(code) for code, _ in told] == [int(code) for code in Exit]
 
