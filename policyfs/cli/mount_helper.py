@@ -20,6 +20,7 @@ import click
 from policyfs.cli.mount import command
 from policyfs.cli.options import translating_faults, usage_text
 from policyfs.host.faults import Exit, UserFault
+from policyfs.policy.paths import for_shell
 
 PROGRAM = "mount.fuse.policyfs"
 
@@ -93,7 +94,8 @@ def _mount(arguments: list[str]) -> None:
     if len(places) != 2:
         raise UserFault(Exit.USAGE, _USAGE)
     if "-N" in flags:
-        raise UserFault(Exit.USAGE, f"another mount namespace is not entered; use nsenter --mount={flags['-N']}")
+        entered = for_shell(os.fsencode(flags["-N"]))
+        raise UserFault(Exit.USAGE, f"another mount namespace is not entered; use nsenter --mount={entered}")
     wanted = asked(",".join(value for flag, value in given if flag == "-o"))
     if wanted.user is not None:
         _become(wanted.user)

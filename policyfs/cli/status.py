@@ -11,7 +11,7 @@ import click
 
 from policyfs.cli.options import directories, printable
 from policyfs.host import asking
-from policyfs.policy.paths import HostPath, display
+from policyfs.policy.paths import HostPath, display, for_shell
 
 _EVERY = 1.0
 """Seconds between two looks of --watch."""
@@ -47,7 +47,7 @@ def command(mountpoint: str | None, as_json: bool, watch: bool) -> None:
     for view in silent:
         click.echo(
             f"policyfs: note: {display(view)} does not answer: its daemon is gone or stuck; end it with "
-            f"`policyfs umount --lazy {display(view)}`",
+            f"`policyfs umount --lazy {for_shell(view)}`",
             err=True,
         )
 

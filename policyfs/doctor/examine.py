@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from policyfs.doctor import executed, git_index
-from policyfs.doctor.findings import Finding, Kind, option, several
+from policyfs.doctor.findings import Finding, Kind, several
 from policyfs.policy.compiled import Place
 from policyfs.policy.denylist import in_view
 from policyfs.policy.levels import Level, Standing
-from policyfs.policy.paths import ROOT, HostPath, Name, PathFault, ViewPath, below, child, host_path, view_path
+from policyfs.policy.paths import ROOT, HostPath, Name, PathFault, ViewPath, below, child, for_shell, host_path, view_path
 from policyfs.policy.policy import Policy
 from policyfs.view.root import Root
 from policyfs.view.view import View
@@ -132,7 +132,7 @@ class Examination:
             self._find(
                 Kind.SET_ID, path, place.level,
                 f"is mode {stat.S_IMODE(status.st_mode):04o}, owned by user {status.st_uid} and group {status.st_gid}",
-                f"if it need not be: chmod a-s on it; to hide it: -g {option(path)}=none",
+                f"if it need not be: chmod a-s on it; to hide it: -g {for_shell(path)}=none",
             )  # fmt: skip
         text = name.decode("utf-8", "surrogateescape")
         if installed or place.level < Level.STAGE:
@@ -161,7 +161,7 @@ class Examination:
             return
         self._find(
             Kind.NOT_EXAMINED, path, place.level, (error.strerror or "it cannot be read").lower(),
-            f"run the doctor as a user who can read it, or hide it: -g {option(path)}=none",
+            f"run the doctor as a user who can read it, or hide it: -g {for_shell(path)}=none",
         )  # fmt: skip
 
     # -- what is found ----------------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class Examination:
         if place.level >= Level.STAGE:
             self._find(
                 Kind.EXECUTED, path, place.level, reason,
-                f"keep it from being changed: --floor {option(path)}=ro; or look at it before you run the tool",
+                f"keep it from being changed: --floor {for_shell(path)}=ro; or look at it before you run the tool",
             )  # fmt: skip
 
     def _home(self) -> None:
@@ -232,7 +232,7 @@ class Examination:
             effect = "is changed under each of them by whoever changes it" if place.level >= Level.STAGE else "can be read"
             self._find(
                 Kind.NAMES, path, place.level, f"{', '.join(said)}; {effect}",
-                f"make it a file of its own (cp -p, then mv the copy over it), or hide it: -g {option(path)}=none",
+                f"make it a file of its own (cp -p, then mv the copy over it), or hide it: -g {for_shell(path)}=none",
                 list(others),
             )  # fmt: skip
 
@@ -269,7 +269,7 @@ class Examination:
             self._find(
                 Kind.TRACKED, repository, self._policy.place(repository).level,
                 f"tracks {len(hidden)} hidden path{'s' if len(hidden) > 1 else ''}: {several(list(hidden))}",
-                f"hide the repository: -g {option(repository)}=none; or take them out of it with `git rm --cached` and "
+                f"hide the repository: -g {for_shell(repository)}=none; or take them out of it with `git rm --cached` and "
                 "out of its history; a session that runs `git commit -a` commits that they are deleted",
                 list(hidden),
             )  # fmt: skip

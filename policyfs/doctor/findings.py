@@ -66,10 +66,3 @@ def several(paths: list[bytes], most: int = 3) -> str:
     """The first few of some paths, and how many more there are."""
     shown = ", ".join(display(path) for path in paths[:most])
     return shown if len(paths) <= most else f"{shown} and {len(paths) - most} more"
-
-
-def option(path: bytes) -> str:
-    """A path as it can be typed in an option: quoted where a shell would take it apart."""
-    shown = display(path)
-    plain = shown.isascii() and all(character.isalnum() or character in "/._-+@%" for character in shown)
-    return shown if plain else "'" + shown.replace("'", "'\\''") + "'"

@@ -13,7 +13,7 @@ from typing import Any
 
 from policyfs.host import mounts, places
 from policyfs.host.faults import Exit, UserFault
-from policyfs.policy.paths import HostPath, PathFault, ViewPath, display
+from policyfs.policy.paths import HostPath, PathFault, ViewPath, display, for_shell
 
 PATIENCE = 60
 """Seconds to wait for an answer: a change of policy looks at every node of a mount."""
@@ -28,7 +28,7 @@ def ask(point: HostPath, request: dict[str, Any]) -> Any:
     except FileNotFoundError:
         reason = "it has no control socket of yours; was it mounted by another user, or with another XDG_RUNTIME_DIR?"
     except ConnectionRefusedError:
-        reason = "its daemon is gone; clean up with `policyfs umount`"
+        reason = f"its daemon is gone; clean up with `policyfs umount {for_shell(point)}`"
     except ConnectionResetError:
         reason = "its daemon ended while it was asked; see its log"
     except TimeoutError:

@@ -13,7 +13,7 @@ from policyfs.host import mounts, places
 from policyfs.host.faults import Exit, UserFault
 from policyfs.policy.compiled import ConflictingRules
 from policyfs.policy.levels import Level
-from policyfs.policy.paths import ROOT, HostPath, PathFault, ViewPath, below, display
+from policyfs.policy.paths import ROOT, HostPath, PathFault, ViewPath, below, display, for_shell
 from policyfs.policy.policy import Policy, Surroundings, homes_of, host_places
 from policyfs.policy.roots import Roots, split_roots
 from policyfs.policy.session import Session, SessionFaults, denial_option, level_option, loads, loads_floors
@@ -206,14 +206,15 @@ def source_of(text: str) -> HostPath:
         raise UserFault(Exit.PLACE, f"SOURCE {shown} does not exist; name a directory that does") from None
     except OSError as error:
         if error.errno == errno.ENOTCONN:
-            reason = f"is a mount whose daemon is gone; clean up with `policyfs umount {shown}`"
+            reason = f"is a mount whose daemon is gone; clean up with `policyfs umount {for_shell(named)}`"
         else:
             reason = f"cannot be reached: {error.strerror}; name a directory of yours"
         raise UserFault(Exit.PLACE, f"SOURCE {shown} {reason}") from None
     if not stat.S_ISDIR(mode):
         raise UserFault(Exit.PLACE, f"SOURCE {shown} is a file; name a directory, and grant the file in it with -g")
     if not os.access(named, os.R_OK | os.X_OK):
-        raise UserFault(Exit.PLACE, f"SOURCE {shown} cannot be read by you; see its permissions with ls -ld {shown}")
+        advice = f"see its permissions with `ls -ld {for_shell(named)}`"
+        raise UserFault(Exit.PLACE, f"SOURCE {shown} cannot be read by you; {advice}")
     return places.real(named)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from policyfs.host import places
 from policyfs.host.faults import Exit, UserFault
-from policyfs.policy.paths import HostPath, PathFault, ViewPath, below, components, display, joined
+from policyfs.policy.paths import HostPath, PathFault, ViewPath, below, components, display, for_shell, joined
 
 FILE_SYSTEM_TYPE = "fuse.policyfs"
 FUSE_DEVICE = "/dev/fuse"
@@ -161,15 +161,18 @@ def mountpoint_for(text: str, source: HostPath) -> HostPath:
     if mounted is not None and mounted.type == FILE_SYSTEM_TYPE and _is_dead(point):
         unmount(point, lazily=True)
         mounted = mount_at(point)
-    if mounted is not None:
-        advice = f"policyfs umount {shown}" if mounted.type == FILE_SYSTEM_TYPE else f"umount {shown}"
-        raise UserFault(Exit.PLACE, f"MOUNTPOINT {shown} is a mount already ({mounted.type}); end it with `{advice}`")
     if below(source, point) is not None:
         raise UserFault(Exit.PLACE, f"MOUNTPOINT {shown} is around SOURCE, which would cover it; name a directory elsewhere")
+    if mounted is not None:
+        # What is no view is somebody else's, be it a disk or /proc: no word of ending it.
+        view = mounted.type == FILE_SYSTEM_TYPE
+        advice = f"end it with `policyfs umount {for_shell(named)}`" if view else "name another directory"
+        raise UserFault(Exit.PLACE, f"MOUNTPOINT {shown} is a mount already ({mounted.type}); {advice}")
     try:
         entries = os.listdir(point)
     except FileNotFoundError:
-        raise UserFault(Exit.PLACE, f"MOUNTPOINT {shown} does not exist; make it with `mkdir -p {shown}`") from None
+        advice = f"make it with `mkdir -p {for_shell(named)}`"
+        raise UserFault(Exit.PLACE, f"MOUNTPOINT {shown} does not exist; {advice}") from None
     except NotADirectoryError:
         raise UserFault(Exit.PLACE, f"MOUNTPOINT {shown} is a file; name an empty directory") from None
     except OSError as error:
@@ -231,6 +234,6 @@ def unmount(point: HostPath, *, lazily: bool = False) -> None:
     if b"busy" in done.stderr:
         raise UserFault(
             Exit.FAILED,
-            f"{shown} is in use; leave it, or see who is in it with `fuser -vm {shown}`, or end it with --lazy",
+            f"{shown} is in use; leave it, or see who is in it with `fuser -vm {for_shell(point)}`, or end it with --lazy",
         )
     raise UserFault(Exit.FAILED, f"{shown} could not be unmounted: {said}")

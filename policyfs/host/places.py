@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from policyfs.host.faults import Exit, UserFault
-from policyfs.policy.paths import HostPath, PathFault, below, host_path
+from policyfs.policy.paths import HostPath, PathFault, below, for_shell, host_path
 
 ADMIN_FLOORS = HostPath(b"/etc/policyfs/floors.toml")
 """Floors that the administrator sets for every session of the machine; used where it exists (DESIGN 3)."""
@@ -197,5 +197,5 @@ def private_directory(path: Path) -> Path:
             directory.mkdir(mode=0o700, exist_ok=True)
     status = path.lstat()
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise PermissionError(f"{path} is not a directory of yours alone; run: chmod 700 {path}")
+        raise PermissionError(f"{path} is not a directory of yours alone; run: chmod 700 {for_shell(os.fsencode(path))}")
     return path

@@ -50,6 +50,23 @@ def display(text: bytes) -> str:
     return "".join(shown)
 
 
+def for_shell(text: bytes) -> str:
+    """The text as one word of a command that a person may paste: as it is where no shell takes it apart, else in quotes,
+    and with what cannot be shown in those of bash, zsh and ksh (`$'a\\x0a'`), which say the very bytes."""
+    decoded = text.decode("utf-8", "surrogateescape")
+    if not decoded.isprintable():
+        return "$'" + "".join(_in_quotes(character) for character in decoded) + "'"
+    if decoded.isascii() and decoded and all(character.isalnum() or character in "/._-+@%:,=" for character in decoded):
+        return decoded
+    return "'" + decoded.replace("'", "'\\''") + "'"
+
+
+def _in_quotes(character: str) -> str:
+    if character.isprintable() and character not in "\\'":
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
+
+
 def from_text(text: str) -> bytes:
     """The bytes behind a str that came from a command line or a file, in which undecodable bytes are surrogates. Raises
     `PathFault` for a surrogate that stands for no byte, as JSON can have it."""

@@ -21,7 +21,7 @@ from policyfs.host.faults import Exit, UserFault
 from policyfs.host.load import PolicyOptions, machine_policy, session_of, source_of
 from policyfs.mount.request import MountRequest
 from policyfs.mount.start import Daemon, log_file_for
-from policyfs.policy.paths import HostPath, PathFault, below, display
+from policyfs.policy.paths import HostPath, PathFault, below, display, for_shell
 from policyfs.sandbox import admission, confine, inside, layout, machine
 from policyfs.sandbox.environment import EnvironmentFault, environment
 from policyfs.sandbox.keeper import Keeper
@@ -126,7 +126,7 @@ def _run(wanted: Wanted, tell: Callable[[str], None], ending: Ending) -> int:
         cleared = keeper.finish()
         daemon.forget()
         if not cleared:
-            tell(f"the view could not be cleared away; see `findmnt {display(directory.view)}` and {log}")
+            tell(f"the view could not be cleared away; see `findmnt {for_shell(directory.view)}` and {log}")
 
 
 def _log_for(source: HostPath) -> str:

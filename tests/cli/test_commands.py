@@ -467,7 +467,11 @@ def test_a_wrong_mountpoint(home: Path, source: Path, mountpoint: Path) -> None:
     """Missing, a file, not empty, around SOURCE: each says what to name instead."""
     (home / "file").write_text("")
     around = source.parent
+    odd = home / "a b;$(c)"
     for point, message in (
+        (odd, f"MOUNTPOINT {odd} does not exist; make it with `mkdir -p '{odd}'`"),
+        ("/proc", "MOUNTPOINT /proc is a mount already (proc); name another directory"),
+        ("/", "MOUNTPOINT / is around SOURCE"),
         (home / "none", f"MOUNTPOINT {home}/none does not exist; make it with `mkdir -p {home}/none`"),
         (home / "file", f"MOUNTPOINT {home}/file is a file; name an empty directory"),
         (home, f"MOUNTPOINT {home} is not empty"),

@@ -785,7 +785,8 @@ def test_status_tells_of_a_daemon_that_was_killed(source: Path) -> None:
         lively.view.kill()
         done = person.policyfs("reload", lively.view.point)
         assert done.returncode == FAILED
-        assert done.stderr == f"policyfs: {lively.view.point}: its daemon is gone; clean up with `policyfs umount`\n"
+        point = lively.view.point
+        assert done.stderr == f"policyfs: {point}: its daemon is gone; clean up with `policyfs umount {point}`\n"
         for _ in range(2):
             done = person.policyfs("status")
             assert (done.returncode, done.stdout) == (0, "")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import posixpath
+import subprocess
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policyfs.policy.paths import (
@@ -19,6 +20,7 @@ from policyfs.policy.paths import (
     child,
     components,
     display,
+    for_shell,
     from_text,
     host_path,
     joined,
@@ -217,3 +219,37 @@ def test_a_text_that_stands_for_no_bytes_is_no_path() -> None:
     with pytest.raises(PathFault, match=r"^no text: ") as caught:
         from_text("/a\ud800")
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        (b"/mnt/view-1_a.b", "/mnt/view-1_a.b"),
+        (b"", "''"),
+        (b"/x/my dir", "'/x/my dir'"),
+        (b"/x/$(reboot)", "'/x/$(reboot)'"),
+        (b"/it's", r"'/it'\''s'"),
+        (b"~", "'~'"),
+        ("/caf\u00e9".encode(), "'/caf\u00e9'"),
+        (b"/a\nb'\\\xff", r"$'/a\x0ab\x27\x5c\xff'"),
+    ],
+)
+def test_a_text_as_a_word_for_a_shell(text: bytes, word: str) -> None:
+    """Plain where it can be, else quoted, and nothing in it that a terminal would obey."""
+    assert for_shell(text) == word
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(
+        st.binary(max_size=40).map(lambda text: text.replace(b"\0", b""))
+        | st.text("a\n'\\$\x85\u202e ").map(str.encode)
+    )
+)
+def test_a_shell_reads_the_very_bytes(texts: list[bytes]) -> None:
+    """bash, given the words, has the texts; each is one line that can be shown."""
+    words = [for_shell(text) for text in texts]
+    assert all(word.isprintable() for word in words)
+    command = "printf '%s\\0' " + " ".join(words) if words else ":"
+    done = subprocess.run(["bash", "-c", command.encode()], capture_output=True, check=True, timeout=60)
+    assert done.stdout == b"".join(text + b"\0" for text in texts)
