@@ -39,6 +39,21 @@ def root_of(source: HostPath) -> Root:
         ) from None
 
 
+_MOST_CLOSED = 3
+"""Grants that a message tells of."""
+
+
+def nothing_open(policy: Policy) -> UserFault:
+    """The fault of a policy under which no path is visible: each grant with the rule that closes it."""
+    closed = [f"{display(path)} is closed by `{rule}`" for path, rule in sorted(policy.closing_rules().items())]
+    told = ", ".join(closed[:_MOST_CLOSED]) + (f" and {len(closed) - _MOST_CLOSED} more" if closed[_MOST_CLOSED:] else "")
+    return UserFault(
+        Exit.POLICY,
+        f"this policy opens nothing of {display(policy.surroundings.source)}: "
+        + (f"{told}; take that rule away, or grant something else" if closed else "no grant is above none; add one with -g"),
+    )
+
+
 def open_policy(root: Root, options: PolicyOptions) -> Policy:
     """The policy for a view on `root`: where the source takes two spellings for one name, rules ignore case too. Raises
     `UserFault`, also for a policy that has no grant at all."""

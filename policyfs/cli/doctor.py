@@ -16,6 +16,7 @@ from policyfs.doctor.examine import Examination, Notice
 from policyfs.doctor.findings import Finding, Kind
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.load import PolicyOptions, policy_for, session_of, source_of
+from policyfs.opening import nothing_open
 from policyfs.policy.paths import HostPath, ViewPath, display
 from policyfs.policy.policy import Policy
 from policyfs.view.root import NoOpenat2, Root
@@ -52,11 +53,7 @@ def command(context: click.Context, source: str, options: PolicyOptions, show_al
     try:
         policy = policy_for(place, options, fold_case=root.folds_case())
         if policy.opens_nothing:
-            raise UserFault(
-                Exit.POLICY,
-                f"this policy opens nothing of {display(place)}, so there is nothing to guard; ask `policyfs explain "
-                f"{display(place)} /` which rule it is that closes it",
-            )
+            raise nothing_open(policy)
         with _progress() as notice:
             findings = Examination(root, policy, notice).findings()
     finally:

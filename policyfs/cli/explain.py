@@ -12,9 +12,9 @@ from policyfs.cli.options import directories, policy_options, printable
 from policyfs.host import asking, mounts, places
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.load import PolicyOptions, policy_for, source_of
-from policyfs.policy.explained import OPERATIONS, explanation_values
+from policyfs.policy.explained import OPERATIONS, explanation_values, path_fault_text
 from policyfs.policy.levels import LEVELS
-from policyfs.policy.paths import HostPath, PathFault, ViewPath, display, from_text, view_path
+from policyfs.policy.paths import HostPath, PathFault, ViewPath, display, for_shell, from_text, view_path
 
 
 @click.command("explain")
@@ -34,21 +34,23 @@ def command(source: str, paths: tuple[str, ...], options: PolicyOptions, as_json
       policyfs explain /mnt/view/Notes/a.md
     """
     given = options != PolicyOptions()
-    live = _mounted(source)
-    if live is not None and given:
-        raise click.UsageError("a mounted view has its policy; leave the policy options away")
-    if live is None and not given:
-        live = _running(source)
+    if given:
+        if _is_mounted(source):
+            raise click.UsageError("a mounted view has its policy; leave the policy options away")
+        live = None
+    else:
+        live = _live(source)
     if live is not None:
         point, path = live
-        if path == b"/" and paths and _mounted(source) is None:
+        if path == b"/" and paths and not _is_mounted(source):
             # As with policy options: SOURCE, then paths of its view.
             explained = asking.ask(point, {"do": "explain", "paths": list(paths)})
         else:
-            explained = [_of_mount(text) for text in (source, *paths)]
+            explained = [_of_mount(text, source, path) for text in (source, *paths)]
     else:
         if not paths:
-            raise click.UsageError(f"no PATH: write `policyfs explain {source} /`, or a path in a mounted view")
+            of = for_shell(from_text(source))
+            raise click.UsageError(f"no PATH: write `policyfs explain {of} /`, or a path in a mounted view")
         explained = _of_source(source, paths, options)
     for number, values in enumerate(explained):
         if as_json:
@@ -59,26 +61,33 @@ def command(source: str, paths: tuple[str, ...], options: PolicyOptions, as_json
             click.echo(as_text(values))
 
 
-def _mounted(text: str) -> tuple[HostPath, ViewPath] | None:
-    """The mountpoint of the view that a text leads into and the path there, if it leads into one."""
+def _is_mounted(text: str) -> bool:
+    """Whether a text leads into a view by its mountpoint."""
     try:
-        return mounts.in_view(places.absolute(text))
+        return mounts.in_view(places.absolute(text)) is not None
     except PathFault:
-        return None
+        return False
 
 
-def _running(text: str) -> tuple[HostPath, ViewPath] | None:
-    """The same for the view of a run, whose command sees it at SOURCE."""
+def _live(text: str) -> tuple[HostPath, ViewPath] | None:
+    """The mountpoint of the view that a text leads into and the path there, if it leads into one: by the mountpoint, or by
+    the SOURCE of a run, whose command sees the view there. Raises `UserFault`."""
     try:
-        return asking.view_around(places.absolute(text))
-    except PathFault:
-        return None
+        place = places.absolute(text)
+    except PathFault as fault:
+        raise UserFault(Exit.FAILED, path_fault_text(fault, text)) from None
+    return mounts.in_view(place) or asking.view_around(place)
 
 
-def _of_mount(text: str) -> dict[str, Any]:
-    live = _mounted(text) or _running(text)
+def _of_mount(text: str, first: str, its_path: ViewPath) -> dict[str, Any]:
+    """The answer on a text that leads into a mounted view, as the `first` one does. Raises `UserFault`."""
+    live = _live(text)
     if live is None:
-        raise UserFault(Exit.FAILED, f"{printable(text)} is in no mounted view; the other paths are")
+        # As with SOURCE, one may mean paths of the view: those go on from the mountpoint.
+        below = os.path.join(first, text.lstrip("/"))
+        meant = f"; for {text} of the view write `policyfs explain {for_shell(from_text(below))}`"
+        advice = meant if its_path == b"/" else "; ask for it apart from those that are"
+        raise UserFault(Exit.FAILED, f"{text} is in no mounted view{advice}")
     point, path = live
     values: dict[str, Any] = asking.ask(point, {"do": "explain", "paths": [os.fsdecode(path)]})[0]
     return values
@@ -92,7 +101,8 @@ def _of_source(source: str, paths: tuple[str, ...], options: PolicyOptions) -> l
         try:
             resolved.append(view_path(os.fsencode(text), policy.session.start))
         except PathFault as fault:
-            faults.append(f"PATH: {fault}; write a path of the view, from / or from the start directory")
+            at = os.path.join(os.fsdecode(policy.session.start), text)
+            faults.append(path_fault_text(fault, at if text else text))
     if faults:
         raise UserFault(Exit.FAILED, *faults)
     return [explanation_values(policy.explain(path)) for path in resolved]

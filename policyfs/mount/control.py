@@ -34,7 +34,7 @@ from policyfs.host.namespaces import same_namespaces
 from policyfs.mount.live import LivePolicy
 from policyfs.mount.operations import Operations
 from policyfs.mount.request import MountRequest
-from policyfs.policy.explained import OPERATIONS, explanation_values, unseen_values
+from policyfs.policy.explained import OPERATIONS, explanation_values, path_fault_text, unseen_values
 from policyfs.policy.levels import LEVELS
 from policyfs.policy.paths import PathFault, ViewPath, from_text, view_path
 from policyfs.policy.refusals import Refusal
@@ -253,12 +253,12 @@ class Control:
         return answers
 
     def _path(self, text: object) -> ViewPath:
+        if not isinstance(text, str):
+            raise UserFault(Exit.USAGE, "a path is a text")
         try:
-            if not isinstance(text, str):
-                raise UserFault(Exit.USAGE, "a path is a text")
             return view_path(from_text(text), self._policy.session.start)
         except PathFault as fault:
-            raise UserFault(Exit.FAILED, f"PATH: {fault}; write a path of the view") from None
+            raise UserFault(Exit.FAILED, path_fault_text(fault, text)) from None
 
 
 def _error_of(landing: Landing) -> OSError:
@@ -288,7 +288,8 @@ async def _received(peer: trio.socket.SocketType) -> Request:
                 break
             text += piece
             if len(text) > MOST_BYTES:
-                raise UserFault(Exit.USAGE, f"a request is at most {MOST_BYTES} bytes")
+                advice = "name fewer paths at once, or shorter ones"
+                raise UserFault(Exit.USAGE, f"a request is at most {MOST_BYTES} bytes; {advice}")
     try:
         request = json.loads(text)
     except (ValueError, RecursionError):

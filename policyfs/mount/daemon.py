@@ -30,7 +30,7 @@ from policyfs.mount.operations import MOST_HANDLES, Operations
 from policyfs.mount.policy_change import PolicyChange, fuse_device
 from policyfs.mount.pruning import prune_cold
 from policyfs.mount.request import MountRequest, Ready
-from policyfs.opening import open_policy, root_of
+from policyfs.opening import nothing_open, open_policy, root_of
 from policyfs.policy.paths import HostPath, display
 from policyfs.view.view import View
 
@@ -96,10 +96,7 @@ def view_of(request: MountRequest) -> tuple[View, list[str]]:
         )
     policy = open_policy(root, request.options)
     if policy.opens_nothing:
-        raise UserFault(
-            Exit.POLICY,
-            f"this policy opens nothing of {shown}; ask `policyfs explain {shown} /` which rule it is that closes it",
-        )
+        raise nothing_open(policy)
     warnings = [
         f"{display(mount.point)} is another mount ({mount.type}) and is hidden; mount a view of it on its own"
         for mount in mounts.nested_in(source)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 from typing import Any
 
-from policyfs.policy.paths import ViewPath
+from policyfs.policy.paths import NAME_MAX, PathFault, ViewPath, from_text
 from policyfs.policy.policy import Explanation
+from policyfs.policy.refusals import Refusal
 
 OPERATIONS = ("look", "change", "commit")
 """The kinds of operation that an explanation answers for (spec, "What each operation needs")."""
@@ -33,6 +34,15 @@ def unseen_values(path: ViewPath, code: int, text: str) -> dict[str, Any]:
         "path": path.decode("utf-8", "surrogateescape"),
         **dict.fromkeys(("look", "change", "commit"), answer),
     }
+
+
+def path_fault_text(fault: PathFault, text: str) -> str:
+    """What a person is told of a text that is no path of a view. That a name is too long is what a file system answers
+    too, so it is said as it is in every explanation."""
+    if fault.fault != "name too long":
+        return f"PATH: {fault}; write a path of the view, from / or from the start directory"
+    told = Refusal.NAME_TOO_LONG.text(ViewPath(from_text(text)))
+    return f"{errno_name(Refusal.NAME_TOO_LONG.errno)}: {told}; a name has at most {NAME_MAX} bytes"
 
 
 def errno_name(code: int) -> str:

@@ -22,7 +22,7 @@ from policyfs.policy.paths import (
     view_path,
 )
 from policyfs.policy.refusals import Refusal
-from policyfs.policy.rules import Decision, Denial, DeniedHostPath, DeniedPath, Floor, Grant, Rules
+from policyfs.policy.rules import Decision, Denial, DeniedHostPath, DeniedPath, Floor, Grant, Rule, Rules
 from policyfs.policy.session import Fault, Session, SessionFaults
 
 PROTECTED = "policyfs itself"
@@ -92,6 +92,15 @@ class Policy:
     def opens_nothing(self) -> bool:
         """Whether no path at all is visible."""
         return next(self._visible_named(), None) is None
+
+    def closing_rules(self) -> dict[ViewPath, Rule]:
+        """For each path at `none` that a grant would open: the rule that keeps it closed."""
+        return {
+            path: place.rule
+            for path, place in self._named()
+            if place.level is Level.NONE
+            and any(isinstance(rule, Grant) and rule.path == path and rule.level > place.level for rule in place.considered)
+        }
 
     @property
     def has_passages(self) -> bool:

@@ -204,9 +204,11 @@ class _Reader:
             self._rest: dict[str, Any] = tomllib.loads(text)
         except RecursionError:
             raise SessionFaults(where, [Fault("TOML", "lists or tables nested too deeply")]) from None
-        except ValueError as error:
-            # TOMLDecodeError, or what Python says of a number of more digits than it reads.
+        except tomllib.TOMLDecodeError as error:
             raise SessionFaults(where, [Fault("TOML", str(error))]) from None
+        except ValueError:
+            # int() of more digits than it reads, the one thing that tomllib lets through.
+            raise SessionFaults(where, [Fault("TOML", "a number with too many digits; no key takes a number")]) from None
 
     def fault(self, key: str, message: str) -> None:
         self.faults.append(Fault(key, message))

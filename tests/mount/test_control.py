@@ -860,7 +860,36 @@ def test_explain_of_a_view_takes_no_other_policy(lively: Live, tmp_path: Path) -
     assert "has its policy" in done.stderr
     done = lively.view.person.policyfs("explain", lively.view.point / "ro", tmp_path)
     assert (done.returncode, done.stdout) == (FAILED, "")
-    assert done.stderr == f"policyfs: {tmp_path} is in no mounted view; the other paths are\n"
+    assert done.stderr == f"policyfs: {tmp_path} is in no mounted view; ask for it apart from those that are\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("/a b", "/a b is in no mounted view; for /a b of the view write `policyfs explain '{point}/a b'`"),
+        ("", "PATH: empty: ``; write a path of the view, from / or from the start directory"),
+        ("{point}/" + "n" * 256, "ENAMETOOLONG: Name too long: {point}/" + "n" * 256 + "; a name has at most 255 bytes"),
+    ],
+    ids=["of the view", "empty", "too long"],
+)
+def test_explain_says_how_a_path_of_a_view_is_written(lively: Live, text: str, message: str) -> None:
+    """A path that is in no view, or is none at all, is told as what it is, also by itself."""
+    point = str(lively.view.point)
+    asked = text.replace("{point}", point)
+    # By itself, a directory in no view is a SOURCE.
+    for words in [[point, asked], *([] if text.startswith("/") else [[asked]])]:
+        done = lively.view.person.policyfs("explain", *words)
+        assert (done.returncode, done.stdout) == (FAILED, "")
+        assert done.stderr == f"policyfs: {message}\n".replace("{point}", point)
+
+
+def test_what_is_too_long_to_be_asked_for_is_told(lively: Live) -> None:
+    """A path longer than a request: what to do is said, by every command that names one."""
+    path = "/n" * 40_000
+    for words in (("explain", f"{lively.view.point}{path}"), ("grant", str(lively.view.point), f"{path}=ro")):
+        done = lively.view.person.policyfs(*words)
+        assert (done.returncode, done.stdout) == (USAGE, "")
+        assert done.stderr == "policyfs: a request is at most 65536 bytes; name fewer paths at once, or shorter ones\n"
 
 
 def test_grant_and_revoke_say_what_is_open(lively: Live) -> None:

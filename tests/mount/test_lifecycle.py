@@ -118,8 +118,13 @@ def test_no_grant_at_all(person: Person, source: Path, point: Path) -> None:
 
 def test_a_policy_that_opens_nothing(person: Person, source: Path, point: Path) -> None:
     """Grants that floors, levels or the boundary take back altogether."""
-    assert_refused(person.policyfs("mount", source, point, "-g", "/=none"), POLICY, "opens nothing", "explain")
-    assert_refused(person.policyfs("mount", source, point, "-g", "/=ro", "--floor", "/=none"), POLICY, "opens nothing")
+    for words, why in (
+        (("-g", "/=none"), "no grant is above none; add one with -g"),
+        (("-g", "/=ro", "--floor", "/=none"), "/ is closed by `floor / = none (session)`"),
+        (("-g", "/=ro", "--deny", "/"), "/ is closed by `denylist / (session)`; take that rule away"),
+        (("-g", "/a=ro", "-g", "/b/c=ro", "--deny", "c", "--deny", "/a"), "/a is closed by `denylist /a (session)`, /b/c"),
+    ):
+        assert_refused(person.policyfs("mount", source, point, *words), POLICY, f"opens nothing of {source}: {why}")
     assert person.mount_at(point) is None
 
 

@@ -186,6 +186,8 @@ def test_what_is_wrong_with_a_toml_is_told() -> None:
         loads("\na = !")
     with pytest.raises(SessionFaults, match=r"^a\.toml: TOML: lists or tables nested too deeply$"):
         loads("a = " + "[" * 9000, "a.toml")
+    with pytest.raises(SessionFaults, match=r"^a\.toml: TOML: a number with too many digits; no key takes a number$"):
+        loads("a = " + "9" * 5000, "a.toml")
 
 
 def test_every_fault_at_once() -> None:
