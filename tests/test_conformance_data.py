@@ -25,7 +25,7 @@ DENY = {"defaults", "paths", "names", "extensions"}
 LEVELS = {"none", "ro", "stage", "commit"}
 OPERATIONS: dict[str, tuple[set[str], set[str], set[str]]] = {
     # what: (fields it must have, fields it may have, fields of what it gives)
-    "stat": (set(), set(), {"kind", "mode", "links", "size"}),
+    "stat": (set(), {"like"}, {"kind", "mode", "links", "size", "owner", "same"}),
     "list": (set(), set(), {"names"}),
     "read": (set(), set(), {"text"}),
     "write": ({"content"}, set(), set()),
@@ -154,7 +154,8 @@ def test_a_file_system_case_is_well_formed(case: Json) -> None:
     for path, found in case["tree"].items():
         absolute(path)
         assert len(OBJECT_KINDS & set(found)) == 1
-        fields(found, set(), OBJECT_KINDS | {"mode"})
+        fields(found, set(), OBJECT_KINDS | {"mode", "owner", "time"})
+        assert all(isinstance(found.get(name, 0), int) for name in ("owner", "time"))
         assert "mode" not in found or re.fullmatch("[0-7]{4}", found["mode"])
     fields(case["session"], {"grants"}, SESSION)
     levels(case["session"]["grants"])
@@ -178,6 +179,7 @@ def check_operation(operation: Json) -> None:
     fields(operation, {"do", "path"} | must | (expects - {"text"}), may | expects)
     absolute(operation["path"])
     absolute(operation.get("to", "/"))
+    absolute(operation.get("like", "/"))
     if "gives" in operation:
         fields(operation["gives"], set(), given)
         if "names" in operation["gives"]:

@@ -60,6 +60,11 @@ class _Reply:
         return [(name, entry) for name, entry, _ in self.entries if name not in (b".", b"..")]
 
 
+def _told(node: int, reply: pyfuse3.EntryAttributes) -> Entry:
+    times = (reply.st_atime_ns, reply.st_mtime_ns, reply.st_ctime_ns)
+    return Entry(node, reply.st_mode, reply.st_nlink, reply.st_size, reply.st_uid, times)
+
+
 class HandlerRequests(FileSystem):
     """The requests, asked of the handlers. A node is an inode number.
 
@@ -83,11 +88,11 @@ class HandlerRequests(FileSystem):
     def _entry(self, reply: pyfuse3.EntryAttributes, *, counts: bool = True) -> Entry:
         if counts:
             self.told[reply.st_ino] += 1
-        return Entry(reply.st_ino, reply.st_mode, reply.st_nlink, reply.st_size)
+        return _told(reply.st_ino, reply)
 
     def root(self) -> Entry:
         reply = self._ask(self.operations.getattr, pyfuse3.ROOT_INODE, _Context)
-        return Entry(pyfuse3.ROOT_INODE, reply.st_mode, reply.st_nlink, reply.st_size)
+        return _told(pyfuse3.ROOT_INODE, reply)
 
     def lookup(self, directory: Entry, name: bytes) -> Entry:
         reply = self._ask(self.operations.lookup, directory.node, name, _Context)
@@ -98,7 +103,7 @@ class HandlerRequests(FileSystem):
 
     def attributes(self, entry: Entry) -> Entry:
         reply = self._ask(self.operations.getattr, entry.node, _Context)
-        found = Entry(entry.node, reply.st_mode, reply.st_nlink, reply.st_size)
+        found = _told(entry.node, reply)
         assert found == entry, f"lookup said {entry}, getattr {found}"
         return found
 

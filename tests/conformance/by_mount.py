@@ -29,6 +29,7 @@ from tests.conformance.player import (
     ROOT_USER,
     Given,
     Player,
+    Status,
     bits,
     status,
 )
@@ -55,9 +56,13 @@ class ByMount(Player):
     def _at(self, path: str) -> bytes:
         return from_text(str(self.ground.point) + ("" if path == "/" else path))
 
-    def stat(self, path: str) -> Given:
+    def stat(self, path: str, *, like: str | None = None) -> Given:
+        return status(self._status(path), None if like is None else self._status(like))
+
+    def _status(self, path: str) -> Status:
         found = os.lstat(self._at(path))
-        return status(found.st_mode, found.st_nlink, found.st_size)
+        times = (found.st_atime_ns, found.st_mtime_ns, found.st_ctime_ns)
+        return Status(found.st_mode, found.st_nlink, found.st_size, found.st_uid, times)
 
     def list(self, path: str) -> Given:
         return {"names": [os.fsdecode(name) for name in sorted(os.listdir(self._at(path)))]}

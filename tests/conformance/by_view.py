@@ -20,7 +20,8 @@ from tests.conformance.player import Player
 
 
 def _entry(location: Location, attributes: Attributes) -> Entry:
-    return Entry(location, attributes.mode, attributes.links, attributes.size)
+    times = (attributes.access_ns, attributes.modify_ns, attributes.change_ns)
+    return Entry(location, attributes.mode, attributes.links, attributes.size, attributes.uid, times)
 
 
 class ViewRequests(FileSystem):

@@ -32,11 +32,13 @@ def _fields(found: Json, where: str, must: set[str], may: set[str] | frozenset[s
 
 @dataclass(frozen=True)
 class Object:
-    """Something of a tree: what kind, its text, target or other name, and its mode."""
+    """Something of a tree: what kind, its text, target or other name, its mode, whose it is and how old."""
 
     kind: str
     value: str
     mode: str
+    owner: int | None
+    time: int | None
 
 
 @dataclass(frozen=True)
@@ -112,11 +114,12 @@ def _object(found: Json, where: str) -> Object:
     if len(kinds) != 1:
         raise UnknownCase(f"{where}: is of the kinds {kinds}, not of one")
     kind = kinds[0]
-    _fields(found, where, {kind}, {"mode"})
+    _fields(found, where, {kind}, {"mode", "owner", "time"})
     value = found[kind]
     if isinstance(value, bool) != (kind in ("directory", "fifo")) or value is False:
         raise UnknownCase(f"{where}: {kind} is {value!r}")
-    return Object(kind, "" if value is True else value, found.get("mode", "0755" if kind == "directory" else "0644"))
+    mode = found.get("mode", "0755" if kind == "directory" else "0644")
+    return Object(kind, "" if value is True else value, mode, found.get("owner"), found.get("time"))
 
 
 def _operation(found: Json, case: str) -> Operation:

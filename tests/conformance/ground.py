@@ -76,7 +76,8 @@ def _beneath() -> str:
 
 
 def _lay(ground: Ground, tree: Mapping[str, Object]) -> None:
-    """What SOURCE holds. Second names come when all first ones are there, modes when everything is made."""
+    """What SOURCE holds. Second names come when all first ones are there; modes, owners and times
+    when everything is made."""
     for path, found in tree.items():
         place = ground.on_host(path)
         os.makedirs(os.path.dirname(place), exist_ok=True)
@@ -95,6 +96,10 @@ def _lay(ground: Ground, tree: Mapping[str, Object]) -> None:
     for path, found in tree.items():
         if found.kind in ("directory", "file", "fifo"):
             os.chmod(ground.on_host(path), bits(found.mode))
+        if found.owner is not None:
+            os.chown(ground.on_host(path), found.owner, -1, follow_symlinks=False)
+        if found.time is not None:
+            os.utime(ground.on_host(path), (found.time, found.time), follow_symlinks=False)
 
 
 def after(ground: Ground, path: str) -> str | None:

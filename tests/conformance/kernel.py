@@ -31,6 +31,7 @@ from tests.conformance.player import (
     ROOT_USER,
     Given,
     Player,
+    Status,
     bits,
     status,
 )
@@ -48,6 +49,8 @@ class Entry(NamedTuple):
     mode: int
     links: int
     size: int
+    owner: int
+    times: tuple[int, int, int]
 
     @property
     def is_directory(self) -> bool:
@@ -201,9 +204,12 @@ class ByKernel(Player):
 
     # -- looking --------------------------------------------------------------------------------------------------------
 
-    def stat(self, path: str) -> Given:
+    def stat(self, path: str, *, like: str | None = None) -> Given:
+        return status(self._status(path), None if like is None else self._status(like))
+
+    def _status(self, path: str) -> Status:
         entry = self.system.attributes(self._there(path))
-        return status(entry.mode, entry.links, entry.size)
+        return Status(entry.mode, entry.links, entry.size, entry.owner, entry.times)
 
     def list(self, path: str) -> Given:
         entry = self._there(path, follow=True)

@@ -11,7 +11,7 @@ import re
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from policyfs.policy import operations
 from policyfs.policy.levels import Standing
@@ -32,7 +32,7 @@ class Player(ABC):
     policy: Policy
 
     @abstractmethod
-    def stat(self, path: str) -> Given: ...
+    def stat(self, path: str, *, like: str | None = None) -> Given: ...
     @abstractmethod
     def list(self, path: str) -> Given: ...
     @abstractmethod
@@ -118,9 +118,22 @@ ANY_TIME_NS = 10**18
 ROOT_USER = 0
 
 
-def status(mode: int, links: int, size: int) -> Given:
+class Status(NamedTuple):
+    """What stat(2) says of an object, as far as a case compares it."""
+
+    mode: int
+    links: int
+    size: int
+    owner: int
+    times: tuple[int, int, int]
+
+
+def status(found: Status, like: Status | None) -> Given:
     """What `stat` gives."""
-    return {"kind": KINDS[stat.S_IFMT(mode)], "mode": octal(mode), "links": links, "size": size}
+    given = {"kind": KINDS[stat.S_IFMT(found.mode)], **found._asdict(), "mode": octal(found.mode)}
+    if like is not None:
+        given["same"] = sorted(name for name in Status._fields if getattr(found, name) == getattr(like, name))
+    return given
 
 
 def octal(mode: int) -> str:
