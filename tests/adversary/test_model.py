@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.adversary.test_differential import answer_of
-from tests.mount.harness import mounted, why_no_fuse
+from tests.mount.harness import mounted, require_fuse
 
 NONE, RO, STAGE, COMMIT = range(4)
 LEVELS = {"none": NONE, "ro": RO, "stage": STAGE, "commit": COMMIT}
@@ -433,7 +433,15 @@ ViewBesideModel.TestCase.settings = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     database=None,
 )
-TestModel = pytest.mark.skipif(why_no_fuse() is not None, reason=str(why_no_fuse()))(ViewBesideModel.TestCase)
+
+
+@pytest.fixture
+def can_mount() -> None:
+    """Skip, or fail in CI, where this machine cannot mount: once, and not in the middle of a run."""
+    require_fuse()
+
+
+TestModel = pytest.mark.usefixtures("can_mount")(ViewBesideModel.TestCase)
 
 
 def test_model_agrees_with_the_table() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -110,3 +111,37 @@ def test_an_ordinary_users_namespace_keeps_no_other_mount_alive(source: Path) ->
             assert person.mount_at(view.point) is None
         assert view.unmount().returncode == 0
         view.ended()
+
+
+@pytest.mark.parametrize("required", ["1", "", None])
+def test_what_is_absent_is_skipped_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch, required: str | None) -> None:
+    """A machine that cannot mount skips, unless POLICYFS_REQUIRE_FUSE=1."""
+    monkeypatch.setattr(harness.mounts, "FUSE_DEVICE", "/nowhere/fuse")
+    if required is None:
+        monkeypatch.delenv("POLICYFS_REQUIRE_FUSE", raising=False)
+    else:
+        monkeypatch.setenv("POLICYFS_REQUIRE_FUSE", required)
+    expected = pytest.fail.Exception if required == "1" else pytest.skip.Exception
+    with pytest.raises(expected, match="no /nowhere/fuse here"):
+        harness.require_fuse()
+
+
+@pytest.mark.parametrize(
+    ("script", "ci", "required"),
+    [("scripts/test", None, ""), ("scripts/test", "true", "1"), (".ci/run", None, "1"), (".ci/run", "false", "1")],
+)
+def test_ci_requires_what_a_person_does_not(tmp_path: Path, script: str, ci: str | None, required: str) -> None:
+    """`.ci/run` asks the suite to fail for want of FUSE, whatever the environment says; `scripts/test` where CI=true."""
+    checkout = Path(__file__).resolve().parents[2]
+    for name in (".ci/run", "scripts/test"):
+        (tmp_path / name).parent.mkdir()
+        shutil.copy(checkout / name, tmp_path / name)
+    # In place of an environment with the suite: what says which environment variables it would have.
+    (tmp_path / "scripts/environment.sh").write_text('prepare() { :; }; root=${scripts%/scripts} environment=$root\n')
+    (tmp_path / "bin").mkdir()
+    for name, does in (("ruff", ":"), ("python", 'echo "required=${POLICYFS_REQUIRE_FUSE:-}"')):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    environment = {"PATH": "/usr/bin:/bin", **({} if ci is None else {"CI": ci})}
+    done = subprocess.run(["bash", tmp_path / script], env=environment, capture_output=True, check=True, timeout=60)
+    assert set(done.stdout.decode().splitlines()) == {f"required={required}"}
