@@ -49,6 +49,9 @@ def name_at(view: View, path: ViewPath) -> Location:
 def _landed(view: View, landing: ViewPath | Landing, path: ViewPath) -> Location:
     if landing is Landing.LOOP:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    if landing is Landing.MISSING or landing is Landing.NOT_DIRECTORY:
+        # What a link's text goes on after, as with a last `/`.
+        raise Refused(Refusal[landing.name], path, absent=True)
     if isinstance(landing, Landing):
         # A link out of the view is shown where the session lists the place, but a view reads its source and no more.
         raise Refused(Refusal.DENIED, path)

@@ -209,8 +209,7 @@ class Control:
                 raise _error_of(landing)
             view.attributes(view.locate(landing))
         except OSError as error:
-            denied = error.errno == errno.EACCES
-            text = Refusal.DENIED.text(path) if denied else Refusal.MISSING.text(path)
+            text = _UNSEEN.get(error.errno or 0, Refusal.MISSING).text(path)
             return unseen_values(path, error.errno or errno.EIO, text)
         # Behind a link, what it leads to answers; the path is told as it was asked.
         values = explanation_values(self._policy.explain(landing))
@@ -261,9 +260,13 @@ class Control:
             raise UserFault(Exit.FAILED, path_fault_text(fault, text)) from None
 
 
+_UNSEEN = {refusal.errno: refusal for refusal in (Refusal.DENIED, Refusal.NOT_DIRECTORY)}
+"""What an errno tells in words; any other, that nothing is there."""
+
+
 def _error_of(landing: Landing) -> OSError:
     """What following a link answers that leads nowhere in the view."""
-    code = errno.ELOOP if landing is Landing.LOOP else errno.ENOENT
+    code = {Landing.LOOP: errno.ELOOP, Landing.NOT_DIRECTORY: errno.ENOTDIR}.get(landing, errno.ENOENT)
     return OSError(code, os.strerror(code))
 
 

@@ -35,6 +35,10 @@ class Landing(Enum):
     OUTSIDE = "outside"
     LOOP = "loop"
     """It leads back to itself: shown, and ELOOP for whoever follows it."""
+    MISSING = "missing"
+    """Its text goes on, with `.`, `..` or a last `/`, after what is not there: ENOENT for whoever follows it."""
+    NOT_DIRECTORY = "not a directory"
+    """The same after what is no directory: ENOTDIR."""
 
 
 class Links:
@@ -70,7 +74,9 @@ class Links:
         return self._walk(components(link)[:-1], text, through=link, follow_last=True)
 
     def resolve(self, path: ViewPath, *, follow_last: bool) -> ViewPath | Landing:
-        """Where a path of the view leads once every link on the way is followed; the last one only if asked."""
+        """Where a path of the view leads once every link on the way is followed; the last one only if asked. A name that
+        is missing is taken by its text, and so is what lies below it or below a file, but for what a link's text says
+        there that is no name."""
         return self._walk([], path[1:], through=None, follow_last=follow_last)
 
     def _inside(self, text: bytes) -> tuple[HostPath | None, list[bytes]]:
@@ -101,8 +107,11 @@ class Links:
         for name in current:
             places.append(policy.child(places[-1], name))
         pending: deque[bytes] = deque()
-        # How many names exist, once one is missing: what lies below it is judged by its text.
+        # How many names are directories, once one is not: what lies below it is judged by its text.
         missing_from: int | None = None
+        missing = Landing.MISSING
+        # What the kernel stops at, where a text goes on after that with what is no name. The judgement goes on too.
+        stopped: Landing | None = None
         walked = 0
         links = 0 if through is None else 1
         # The links whose text is being walked, each with how much was pending before it. One that is met again leads
@@ -143,6 +152,8 @@ class Links:
             return left
         while pending:
             component = pending.popleft()
+            if missing_from is not None and component in (b"", b".", b".."):
+                stopped = stopped or missing
             if component in (b"", b"."):
                 continue
             walked += 1
@@ -168,7 +179,7 @@ class Links:
                 continue
             if len(component) > NAME_MAX:
                 # No file system has such a name.
-                missing_from = len(current) - 1
+                missing_from, missing = len(current) - 1, Landing.MISSING
                 continue
             here = joined(current)
             while active and active[-1][1] > len(pending):
@@ -184,6 +195,7 @@ class Links:
                     # Another mount, or a link swapped in since: not shown, so neither is what leads to it.
                     return Landing.HIDDEN
                 missing_from = len(current) - 1
+                missing = Landing.NOT_DIRECTORY if error.errno == errno.ENOTDIR else Landing.MISSING
                 continue
             if target is None:
                 continue
@@ -196,15 +208,22 @@ class Links:
             left = enter(target)
             if left is not None:
                 return left
-        return Landing.LOOP if looped else ViewPath(joined(current))
+        if looped:
+            return Landing.LOOP
+        # Whether a link may be shown is asked of where it lands by its text; where a path leads, of what the kernel does.
+        return stopped if stopped is not None and through is None else ViewPath(joined(current))
 
     def _text_of_link(self, names: list[Name]) -> bytes | None:
-        """What the link at these names says, None where something else is there."""
+        """What the link at these names says, None where a directory is; NotADirectoryError where something else is."""
         reached = self._root.reach(ViewPath(joined(names)))
         try:
             mode = os.fstat(reached).st_mode
             if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
                 raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-            return self._root.link_text(reached) if stat.S_ISLNK(mode) else None
+            if stat.S_ISLNK(mode):
+                return self._root.link_text(reached)
+            if not stat.S_ISDIR(mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+            return None
         finally:
             os.close(reached)

@@ -69,6 +69,8 @@ def lively(tmp_path_factory: pytest.TempPathFactory, asking_socket: Path) -> Ite
     (source / "ro/link").symlink_to("stage")
     (source / "ro/to-hidden").symlink_to("hidden/d/f")
     (source / "ro/dangling").symlink_to("nothing")
+    os.symlink("f/", source / "ro/slash")
+    (source / "ro/file-up").symlink_to("f/../f")
     sabotage = asking_for(ask=str(asking_socket)) + "from policyfs.mount import control\ncontrol.PATIENCE = 0.25\n"
     with live(source, session=SESSION, sabotage=sabotage, deadline=MODULE_DEADLINE) as lively:
         yield lively
@@ -470,6 +472,14 @@ def test_a_link_to_what_is_hidden_is_told_as_missing(lively: Live, asking_socket
         (told,) = told_of(asking_socket, path)
         assert told["look"] == {"errno": "ENOENT", "text": f"No such file or directory: {path}"}
         assert "level" not in told
+
+
+@pytest.mark.parametrize("path", ["/ro/f/x", "/ro/slash", "/ro/file-up"])
+def test_what_goes_on_after_a_file_is_no_directory(lively: Live, asking_socket: Path, path: str) -> None:
+    """A path below a file, and a link whose text goes on after one, are told as the file system has them."""
+    assert errno_of(os.stat, f"{lively.view.point}{path}") == "ENOTDIR"
+    (told,) = told_of(asking_socket, path)
+    assert told["look"] == told["change"] == {"errno": "ENOTDIR", "text": f"Not a directory: {path}"}
 
 
 def test_what_is_seen_is_explained_to_who_sees_it(lively: Live, asking_socket: Path) -> None:

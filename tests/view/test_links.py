@@ -111,14 +111,42 @@ def test_where_a_path_leads(links: Opens, tree: bytes) -> None:
         (b"/d/f", b"/d/f", b"/d/f"),
         (b"/to-d/f", b"/d/f", b"/d/f"),
         (b"/to-d", b"/d", b"/to-d"),
-        (b"/to-d/gone/../f", b"/d/f", b"/d/f"),
-        (b"/gone/a/../../to-d/f", b"/d/f", b"/d/f"),
+        (b"/to-d/gone/f", b"/d/gone/f", b"/d/gone/f"),
+        (b"/to-d/f/x", b"/d/f/x", b"/d/f/x"),
         (b"/to-hidden/f", Landing.HIDDEN, Landing.HIDDEN),
         (b"/to-hidden", Landing.HIDDEN, b"/to-hidden"),
         (b"/", b"/", b"/"),
     ):
         assert of.resolve(ViewPath(path), follow_last=True) == followed
         assert of.resolve(ViewPath(path), follow_last=False) == last_kept
+
+
+def test_a_text_that_goes_on_after_no_directory(links: Opens, tree: bytes) -> None:
+    """A link that says `f/`, `f/.` or `f/../d` stops whoever follows it, as the kernel does; it is shown by where its text
+    lands all the same, and no `..` leads out of what is judged."""
+    of = links(tree)
+    for name, text, lands, leads in (
+        (b"slash", b"f/", b"/d/f", Landing.NOT_DIRECTORY),
+        (b"dot", b"f/.", b"/d/f", Landing.NOT_DIRECTORY),
+        (b"file-up", b"f/../f", b"/d/f", Landing.NOT_DIRECTORY),
+        (b"below-up", b"f/x/../../f", b"/d/f", Landing.NOT_DIRECTORY),
+        (b"gone-slash", b"gone/", b"/d/gone", Landing.MISSING),
+        (b"gone-up", b"gone/../f", b"/d/f", Landing.MISSING),
+        (b"both", b"gone/../f/", b"/d/f", Landing.MISSING),
+        (b"by-slash", b"slash", b"/d/f", Landing.NOT_DIRECTORY),
+        (b"to-hidden-up", b"f/../../hidden/f", Landing.HIDDEN, Landing.HIDDEN),
+        (b"directory", b"../to-d/", b"/d", b"/d"),
+        (b"directory-up", b"../to-d/../d/./f", b"/d/f", b"/d/f"),
+        (b"file", b"f", b"/d/f", b"/d/f"),
+        (b"gone-file", b"gone", b"/d/gone", b"/d/gone"),
+    ):
+        os.symlink(text, tree + b"/d/" + name)
+        path = ViewPath(b"/d/" + name)
+        assert of.landing(path, text) == lands, name
+        assert of.resolve(path, follow_last=True) == leads, name
+        assert of.resolve(ViewPath(path + b"/x"), follow_last=True) == (
+            leads if isinstance(leads, Landing) else leads + b"/x"
+        ), name
 
 
 def test_work_that_a_link_makes_is_bounded(links: Opens, tree: bytes) -> None:
