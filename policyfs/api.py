@@ -23,6 +23,7 @@ docs/python.md shows it at work. What holds everywhere:
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Mapping
@@ -31,14 +32,14 @@ from types import TracebackType
 
 from policyfs.agent import instructions as _instructions
 from policyfs.agent.instructions import Instruction
-from policyfs.agent.reach import follow, name_at
+from policyfs.agent.reach import follow, in_directory, name_at
 from policyfs.agent.workspace import TEMPLATE, workspace
 from policyfs.host import places
 from policyfs.host.faults import UserFault
 from policyfs.host.load import PolicyOptions, root_notes, source_of
 from policyfs.opening import open_policy, root_of
 from policyfs.policy.levels import Level, Standing
-from policyfs.policy.paths import PathFault, ViewPath, components, from_text, joined, view_path
+from policyfs.policy.paths import PathFault, ViewPath, below, components, from_text, joined, view_path
 from policyfs.policy.policy import Policy as CompiledPolicy
 from policyfs.policy.refusals import Refusal
 from policyfs.view.attributes import Attributes
@@ -281,7 +282,7 @@ class View:
         """The entries of a directory, directories first, then by name (session-file-system.md, "A listing"). Only what is
         at `ro` or above is among them."""
         gate = self._open_gate
-        location = self._led_to(path)
+        location = self._seen(path)
         listing = gate.listing(location)
         try:
             entries = []
@@ -298,7 +299,7 @@ class View:
         """The bytes of a file from `offset` on: all, or at most `size`."""
         if offset < 0 or (size is not None and size < 0):
             raise ValueError("offset and size count bytes from 0")
-        file = self._open_gate.open(self._led_to(path), os.O_RDONLY)
+        file = self._open_gate.open(self._seen(path), os.O_RDONLY)
         try:
             pieces = []
             while size is None or size > 0:
@@ -324,6 +325,9 @@ class View:
         content = data.encode("utf-8") if isinstance(data, str) else bytes(data)
         gate = self._open_gate
         location = self._led_to(path)
+        found = self._looked_up(location)
+        if found is not None and found.is_directory:
+            raise Refused(_if_visible(Refusal.IS_DIRECTORY, location), location.path)
         flags = os.O_WRONLY | (os.O_APPEND if append else os.O_TRUNC)
         made = False
         try:
@@ -359,22 +363,20 @@ class View:
                     raise refused from None
 
     def _make_directory(self, path: ViewPath) -> None:
-        gate = self._open_gate
-        location = name_at(gate, path)
-        # As the kernel has it, which looks a name up before it asks to make it: what is seen there is the better answer.
-        if location.place.standing is Standing.VISIBLE:
-            try:
-                gate.attributes(location)
-            except OSError:
-                pass
-            else:
-                raise Refused(Refusal.EXISTS, location.path)
-        gate.make_directory(location, 0o777)
+        location = self._named(path)
+        self._unless_taken(location)
+        self._open_gate.make_directory(location, 0o777)
 
     def move(self, path: PathText, to: PathText) -> None:
         """Give what is at `path` the name `to`. A name that is taken is refused, and so is what would change its level
         by moving, with errno EXDEV: copy it instead. Needs `stage` for both and for the directories they are in."""
-        self._open_gate.rename(self._named(path), self._named(to), RENAME_NOREPLACE)
+        gate = self._open_gate
+        old, new = self._named(path), self._named(to)
+        gate.attributes(old)
+        self._unless_taken(new)
+        if below(new.path, old.path) is not None:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        gate.rename(old, new, RENAME_NOREPLACE)
 
     def remove(self, path: PathText) -> None:
         """Remove a file, a link or an empty directory. A directory that holds only hidden entries is not empty: OSError
@@ -418,10 +420,32 @@ class View:
             raise Refused(Refusal.NAME_TOO_LONG, ViewPath(os.fsencode(path))) from None
 
     def _led_to(self, path: PathText) -> Location:
-        return follow(self._open_gate, self._path(path))
+        gate = self._open_gate
+        return in_directory(gate, follow(gate, self._path(path)))
+
+    def _seen(self, path: PathText) -> Location:
+        """Where a path leads, if something is seen there; a passage that is missing is not."""
+        location = self._led_to(path)
+        self._open_gate.attributes(location)
+        return location
 
     def _named(self, path: PathText) -> Location:
-        return name_at(self._open_gate, self._path(path))
+        gate = self._open_gate
+        return in_directory(gate, name_at(gate, self._path(path)))
+
+    def _looked_up(self, location: Location) -> Attributes | None:
+        """What is seen at a name, None where nothing is. The kernel asks this before it asks for a change, so that what is
+        missing or taken is told as that, also where nothing may be changed."""
+        try:
+            return self._open_gate.attributes(location)
+        except Refused as refused:
+            if refused.refusal is not Refusal.MISSING:
+                raise
+            return None
+
+    def _unless_taken(self, location: Location) -> None:
+        if self._looked_up(location) is not None:
+            raise Refused(_if_visible(Refusal.EXISTS, location), location.path)
 
     def _is_directory(self, path: ViewPath, *, last: bool) -> bool:
         """Whether a directory is there that more can be made in: for the last name one to be seen, above it also one that
@@ -466,6 +490,12 @@ def _stat(location: Location, attributes: Attributes) -> Stat:
         size=attributes.size,
         modified_ns=attributes.modify_ns,
     )
+
+
+def _if_visible(refusal: Refusal, location: Location) -> Refusal:
+    """What a visible name answers; a passage is denied, whatever is asked of it (session-file-system.md, "A granted path
+    under a path that is not")."""
+    return refusal if location.place.standing is Standing.VISIBLE else Refusal.DENIED
 
 
 def _kind(attributes: Attributes) -> str:

@@ -46,6 +46,20 @@ def name_at(view: View, path: ViewPath) -> Location:
     return view.locate(ViewPath((b"" if reached.path == ROOT else reached.path) + b"/" + name))
 
 
+def in_directory(view: View, location: Location) -> Location:
+    """The same location, if the directory that it names something in is there. The kernel looks that up first: what is
+    missing there, or is no directory, is answered before the name itself is judged."""
+    if location.path != ROOT:
+        above = location.path.rpartition(b"/")[0]
+        try:
+            directory = view.attributes(view.locate(ViewPath(above or b"/"))).is_directory
+        except Refused as refused:
+            raise Refused(refused.refusal, location.path, refused.place, absent=refused.absent) from None
+        if not directory:
+            raise Refused(Refusal.NOT_DIRECTORY, location.path)
+    return location
+
+
 def _landed(view: View, landing: ViewPath | Landing, path: ViewPath) -> Location:
     if landing is Landing.LOOP:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))

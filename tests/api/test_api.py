@@ -243,6 +243,9 @@ def test_what_cannot_be_encoded_changes_nothing(view: View, tree: Path) -> None:
         ("/Notes/Private/x", "ENOENT", "No such file or directory: /Notes/Private/x"),
         ("/Notes/no/x", "ENOENT", "No such file or directory: /Notes/no/x"),
         ("/Notes/a.md/x", "ENOTDIR", "Not a directory: /Notes/a.md/x"),
+        ("/b.md/x", "ENOTDIR", "Not a directory: /b.md/x"),
+        ("/b.md/x/y", "ENOTDIR", "Not a directory: /b.md/x/y"),
+        ("/b.md/.env", "ENOTDIR", "Not a directory: /b.md/.env"),
         ("/", "EACCES", "Access denied: / is not open to this session."),
     ],
 )
@@ -283,6 +286,12 @@ def test_things_are_moved_and_nothing_is_written_over(view: View, tree: Path) ->
     assert refused(view.move, "/b.md", "/Notes/b.md")[0] == "EACCES"
     assert refused(view.move, "/Notes", "/way/open/n")[0] == "EACCES"
     assert refused(view.move, "/Notes/none", "/Notes/x") == ("ENOENT", "No such file or directory: /Notes/none")
+    assert refused(view.move, "/Notes/sub/b.md", "/b.md") == ("EEXIST", "Already exists: /b.md")
+    assert refused(view.move, "/Notes/sub/b.md", "/way") == ("EACCES", "Access denied: /way is not open to this session.")
+    assert refused(view.move, "/Notes/sub/b.md", "/Notes/no/x") == ("ENOENT", "No such file or directory: /Notes/no/x")
+    with pytest.raises(OSError) as caught:
+        view.move("/Notes", "/Notes/sub/n")
+    assert caught.value.errno == errno.EINVAL
 
 
 def test_things_are_removed(view: View, tree: Path) -> None:
