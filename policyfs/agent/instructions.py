@@ -5,6 +5,9 @@ first of `NAMES` that is a regular file the session can read. All reading goes t
 hidden, or in a passage, is as good as absent, and the walk goes on below it. A directory further down contributes when
 something under it is read for the first time in a session: `Nearby` remembers.
 
+A start directory goes by where it really is, as every path that a rule of the device looks at (spec, "Paths"): a link to
+`a/b` has the chain of `a/b`, `a` with it, as whoever changes into it is told by getcwd(3).
+
 Only what lies in the boundary counts. A link is followed by the view's own judgement, so one to a hidden place or out
 of SOURCE is not read, and neither is one to a place outside the boundary, which no policy shows.
 
@@ -95,7 +98,7 @@ class Nearby:
     def __init__(self, view: View, start: ViewPath | None = None, most_bytes: int = MOST_BYTES) -> None:
         self._view = view
         self._most_bytes = most_bytes
-        self._start = _really(view, _start(view, start))
+        self._start = _start(view, start)
         self._given = {location.path for location, _ in _chain(view, start, most_bytes)}
 
     def for_read(self, path: ViewPath) -> list[Instruction]:
@@ -104,8 +107,8 @@ class Nearby:
         outermost first. A path goes by where it really is. An instruction file that is read itself is not handed over
         with itself; as only a part of it may have been read, that does not count as handing it over."""
         really = _really(self._view, path)
-        rest = None if really is None or self._start is None else below(really, self._start)
-        if not rest or really is None or self._start is None:
+        rest = None if really is None else below(really, self._start)
+        if not rest or really is None:
             return []
         found = []
         directory = self._start
@@ -128,9 +131,13 @@ def as_text(instructions: Iterable[Instruction]) -> str:
 
 
 def _start(view: View, start: ViewPath | None) -> ViewPath:
+    """Where the chain ends: where a start directory really is, or, where a link on the way leads nowhere that the session
+    sees, what its text says."""
     session = view.policy.session
     wanted = session.start if start is None else start
-    return session.boundary if below(wanted, session.boundary) is None else wanted
+    really = _really(view, wanted) or wanted
+    outside = below(wanted, session.boundary) is None or below(really, session.boundary) is None
+    return session.boundary if outside else really
 
 
 def _chain(view: View, start: ViewPath | None, most_bytes: int) -> list[tuple[Location, Instruction]]:
