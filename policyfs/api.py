@@ -392,12 +392,19 @@ class View:
 
     def instructions(self, start: PathText | None = None) -> _Instructions:
         """The instruction files from the boundary down to the start directory, outermost first, each with its path
-        relative to the boundary (session-file-system.md, "Instruction files, stacked")."""
-        return _instructions.chain(self._open_gate, None if start is None else self._path(start))
+        relative to the boundary (session-file-system.md, "Instruction files, stacked"). `start` is the session's own
+        where it is not given; what is `nearby` lies below the one last asked for."""
+        gate = self._open_gate
+        started = None if start is None else self._path(start)
+        if self._nearby is None:
+            self._nearby = _instructions.Nearby(gate, started)
+        else:
+            self._nearby.begin(started)
+        return list(self._nearby.chain)
 
     def nearby(self, path: PathText) -> _Instructions:
         """The instruction files that reading `path` hands over: those of the directories above it and below the start
-        directory, each once for this view. Ask it after the reading."""
+        directory, each once for this view and none that `instructions` gave. Ask it after the reading."""
         gate = self._open_gate
         if self._nearby is None:
             self._nearby = _instructions.Nearby(gate)

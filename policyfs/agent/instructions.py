@@ -98,8 +98,15 @@ class Nearby:
     def __init__(self, view: View, start: ViewPath | None = None, most_bytes: int = MOST_BYTES) -> None:
         self._view = view
         self._most_bytes = most_bytes
-        self._start = _start(view, start)
-        self._given = {location.path for location, _ in _chain(view, start, most_bytes)}
+        self._given: set[ViewPath] = set()
+        self.begin(start)
+
+    def begin(self, start: ViewPath | None = None) -> None:
+        """Start there from now on. `chain` is what that gives, and none of it is handed over by a reading."""
+        self._start = _start(self._view, start)
+        found = _chain(self._view, start, self._most_bytes)
+        self._given.update(location.path for location, _ in found)
+        self.chain = [instruction for _, instruction in found]
 
     def for_read(self, path: ViewPath) -> list[Instruction]:
         """What to hand over with the contents of `path`, a file that was read or a directory that was listed: the
@@ -108,7 +115,7 @@ class Nearby:
         with itself; as only a part of it may have been read, that does not count as handing it over."""
         really = _really(self._view, path)
         rest = None if really is None else below(really, self._start)
-        if not rest or really is None:
+        if not rest:
             return []
         found = []
         directory = self._start

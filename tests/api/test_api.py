@@ -356,9 +356,22 @@ def test_links_are_followed_and_judged_where_they_land(view: View, tree: Path) -
 def test_instructions_and_what_reading_hands_over(view: View) -> None:
     """The chain is the view's; nearby files are handed over once for a view."""
     assert [(found.path, found.text) for found in view.instructions()] == [("AGENTS.md", "root")]
-    assert [found.path for found in view.instructions("/Notes/sub")] == ["AGENTS.md", "Notes/sub/AGENTS.md"]
     assert [found.path for found in view.nearby("/Notes/sub/c.md")] == ["Notes/sub/AGENTS.md"]
     assert view.nearby("/Notes/sub/c.md") == []
+    assert [(found.path, found.text) for found in view.instructions()] == [("AGENTS.md", "root")]
+    assert view.nearby("/Notes/sub/c.md") == []
+
+
+def test_what_instructions_gave_is_not_handed_over_again(view: View, tree: Path) -> None:
+    """Nearby is what lies below the start that was asked for last, and nothing of any chain that was given."""
+    deep = {"/Notes/sub/deep/AGENTS.md": {"file": "deep"}, "/Notes/sub/deep/x": {"file": "x"}}
+    make_tree(HostPath(os.fsencode(tree)), deep)
+    assert [found.path for found in view.instructions("/Notes/sub")] == ["AGENTS.md", "Notes/sub/AGENTS.md"]
+    assert view.nearby("/Notes/sub/c.md") == []
+    assert view.nearby("/way/open/x") == []
+    assert [found.path for found in view.nearby("/Notes/sub/deep/x")] == ["Notes/sub/deep/AGENTS.md"]
+    assert [found.path for found in view.instructions()] == ["AGENTS.md"]
+    assert view.nearby("/Notes/sub/deep/x") == []
 
 
 def test_a_closed_view_answers_nothing(tree: Path, policy: Policy) -> None:
