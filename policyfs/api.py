@@ -149,8 +149,8 @@ class Policy:
         session_file: PathText | None = None,
         grants: Mapping[str, str | Level] | None = None,
         floors: Mapping[str, str | Level] | None = None,
-        floors_files: Iterable[PathText] = (),
-        deny: Iterable[str] = (),
+        floors_files: PathText | Iterable[PathText] = (),
+        deny: str | Iterable[str] = (),
         read_roots: str | Iterable[str] = (),
         write_roots: str | Iterable[str] = (),
         preset: str | None = None,
@@ -176,10 +176,10 @@ class Policy:
                 session_file=None if session_file is None else os.fsdecode(session_file),
                 grants=_level_texts(grants),
                 floors=_level_texts(floors),
-                floors_files=tuple(os.fsdecode(file) for file in floors_files),
-                deny=tuple(deny),
-                read_roots=(read_roots,) if isinstance(read_roots, str) else tuple(read_roots),
-                write_roots=(write_roots,) if isinstance(write_roots, str) else tuple(write_roots),
+                floors_files=_file_texts(floors_files),
+                deny=_texts(deny),
+                read_roots=_texts(read_roots),
+                write_roots=_texts(write_roots),
                 preset=preset,
             ),
         )
@@ -482,6 +482,16 @@ def policy_for_source(source: PathText, policy: Policy | PolicyOptions) -> Polic
     if real != policy._source:
         raise ValueError(f"this policy is of {policy.source}, not of {os.fsdecode(real)}; load one for it")
     return policy
+
+
+def _texts(texts: str | Iterable[str]) -> tuple[str, ...]:
+    """One text or several. A str is one, and never its letters."""
+    return (texts,) if isinstance(texts, str) else tuple(texts)
+
+
+def _file_texts(files: PathText | Iterable[PathText]) -> tuple[str, ...]:
+    named = (files,) if isinstance(files, (str, bytes, os.PathLike)) else files
+    return tuple(os.fsdecode(file) for file in named)
 
 
 def _level_texts(levels: Mapping[str, str | Level] | None) -> tuple[str, ...]:

@@ -96,6 +96,18 @@ def test_a_policy_takes_what_a_command_line_takes(tree: Path, tmp_path: Path) ->
     assert policy.resolve("sub/../a.md") == "/Notes/a.md"
 
 
+def test_one_text_is_one_text(tree: Path, tmp_path: Path) -> None:
+    """Where several texts are taken, one by itself is taken too, and never for its letters."""
+    floors = tmp_path / "floors.toml"
+    floors.write_text(f'[floors]\n"{tree}/Notes/sub" = "ro"\n')
+    for file in (floors, str(floors), os.fsencode(floors)):
+        policy = Policy.load(tree, grants={"/": "stage"}, floors_files=file, deny="*.sql")
+        assert policy.options == Policy.load(tree, grants={"/": "stage"}, floors_files=[file], deny=["*.sql"]).options
+        assert [str(policy.level(path)) for path in ("/b.md", "/Notes/sub", "/x.sql")] == ["stage", "ro", "none"]
+    policy = Policy.load(tree, read_roots=f"{tree}/Notes", write_roots=f"{tree}/way")
+    assert policy.granted() == {"/Notes": Level.RO, "/way": Level.STAGE}
+
+
 def test_roots_are_places_of_the_machine(tree: Path) -> None:
     """Roots open places, one text may hold several, and what is none is told in `notes` while the others hold."""
     policy = Policy.load(tree, read_roots=f"{tree}/Notes, nowhere", write_roots=[f"{tree}/way"])

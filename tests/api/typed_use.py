@@ -10,6 +10,7 @@ from policyfs import Entry, Explanation, Instruction, Level, Mounted, Policy, Po
 
 policy = Policy.load(Path("tree"), session_file="session.toml", grants={"/": "ro", "/x": Level.STAGE}, deny=["*.sql"])
 assert_type(policy, Policy)
+assert_type(Policy.load("tree", deny="*.sql", floors_files=Path("floors.toml"), read_roots="/srv"), Policy)
 assert_type(policy.explain(b"/x"), Explanation)
 assert_type(policy.explain("/x").change, str | None)
 assert_type(policy.granted(), dict[str, Level])
