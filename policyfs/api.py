@@ -212,19 +212,7 @@ class Policy:
 
     def explain(self, path: PathText) -> Explanation:
         """What the session may do with a path, and which rule says so."""
-        explained = self._compiled.explain(self._path(path))
-        decision = explained.decision
-        texts = {answer.operation: answer.text for answer in explained.answers}
-        return Explanation(
-            path=_text(decision.path),
-            level=decision.level,
-            standing=decision.standing,
-            rule=str(decision.rule),
-            considered=tuple(str(rule) for rule in decision.considered),
-            look=texts["look"],
-            change=texts["change"],
-            commit=texts["commit"],
-        )
+        return _explanation(self._compiled, self._path(path))
 
     def granted(self) -> dict[str, Level]:
         """Every path that opens something, or opens it differently than what lies above it, with its level, sorted:
@@ -237,7 +225,12 @@ class Policy:
         return workspace(self._compiled, template)
 
     def _path(self, path: PathText) -> ViewPath:
-        return view_path(os.fsencode(path), self._compiled.session.start)
+        try:
+            return view_path(os.fsencode(path), self._compiled.session.start)
+        except PathFault as fault:
+            if fault.fault != "name too long":
+                raise
+            raise Refused(Refusal.NAME_TOO_LONG, ViewPath(os.fsencode(path))) from None
 
 
 class View:
@@ -271,7 +264,7 @@ class View:
 
     def explain(self, path: PathText) -> Explanation:
         """As `Policy.explain`: by the path's text alone."""
-        return self.policy.explain(path)
+        return _explanation(self._open_gate.policy, self._path(path))
 
     def stat(self, path: PathText, *, follow: bool = True) -> Stat:
         """What is at a path; with `follow=False`, of a link the link itself. A passage can be asked too."""
@@ -419,12 +412,7 @@ class View:
         return self._gate
 
     def _path(self, path: PathText) -> ViewPath:
-        try:
-            return self.policy._path(path)
-        except PathFault as fault:
-            if fault.fault != "name too long":
-                raise
-            raise Refused(Refusal.NAME_TOO_LONG, ViewPath(os.fsencode(path))) from None
+        return self.policy._path(path)
 
     def _led_to(self, path: PathText) -> Location:
         gate = self._open_gate
@@ -471,6 +459,22 @@ _Instructions = list[Instruction]
 
 _PIECE = 1 << 20
 """Bytes that are read at once."""
+
+
+def _explanation(policy: CompiledPolicy, path: ViewPath) -> Explanation:
+    explained = policy.explain(path)
+    decision = explained.decision
+    texts = {answer.operation: answer.text for answer in explained.answers}
+    return Explanation(
+        path=_text(decision.path),
+        level=decision.level,
+        standing=decision.standing,
+        rule=str(decision.rule),
+        considered=tuple(str(rule) for rule in decision.considered),
+        look=texts["look"],
+        change=texts["change"],
+        commit=texts["commit"],
+    )
 
 
 def policy_for_source(source: PathText, policy: Policy | PolicyOptions) -> Policy:

@@ -208,7 +208,8 @@ def test_a_path_that_is_none_is_a_value_error(view: View) -> None:
     for text in ("", "a\0b"):
         with pytest.raises(ValueError):
             view.read(text)
-    assert refused(view.read, "/Notes/" + "x" * 256)[0] == "ENAMETOOLONG"
+    for act in (view.read, view.explain, view.policy.explain, view.policy.level, view.policy.resolve):
+        assert refused(act, "/Notes/" + "x" * 256)[0] == "ENAMETOOLONG"
 
 
 def test_a_name_that_is_no_utf8_keeps_its_bytes(view: View, tree: Path) -> None:
@@ -391,7 +392,11 @@ def test_a_closed_view_answers_nothing(tree: Path, policy: Policy) -> None:
     with View(tree, policy) as view:
         view.nearby("/b.md")
     view.close()
-    for act in (view.list, view.read, view.stat, view.remove, view.nearby, view.make_directory):
+    acts: list[Callable[[str], object]] = [
+        view.explain, view.stat, view.list, view.read, view.read_text, view.make_directory, view.remove, view.instructions,
+        view.nearby, lambda path: view.write(path, "x"), lambda path: view.move(path, path),
+    ]  # fmt: skip
+    for act in acts:
         with pytest.raises(ValueError, match="closed"):
             act("/b.md")
     with pytest.raises(ValueError, match="closed"):
