@@ -1,5 +1,8 @@
 """The walk over the real tree. It goes through the view's own door (`Root`), so that a tree that changes meanwhile can
-lead it nowhere else, and decides nothing but what the policy says of a path."""
+lead it nowhere else, and decides nothing but what the policy says of a path.
+
+What is in the tree may have been left by a session that would rather not be found out. So nothing is read without a
+bound, and what cannot be looked at is a finding of its own and keeps nothing else from being looked at."""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import fcntl
 import os
 import stat
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from policyfs.doctor import executed, git_index
@@ -21,12 +24,17 @@ from policyfs.policy.policy import Policy
 from policyfs.view.root import Root
 from policyfs.view.view import View
 
+_LONGEST_PATH = 2 * 4096
+"""Bytes of a directory's path, twice what a system call takes. A deeper one, which can only be made step by step, is
+a finding and not looked into: each directory is reached from the root, so the time grows with the square of the depth."""
 _GIT = Name(b".git")
 _FS_IOC_GETFLAGS = 0x80086601
 _FS_CASEFOLD_FL = 0x40000000
 """ioctl_iflags(2)."""
 _MOST_OF_A_PACKAGE = 1 << 20
 """Bytes of a package.json that are read; one that is longer counts as having scripts."""
+_MOST_OF_A_GIT_FILE = 1 << 20
+"""Bytes of a `.git` file; git takes none that is longer (setup.c, `read_gitfile_gently`)."""
 
 Notice = Callable[[int, ViewPath], None]
 """Told of each directory: how many entries were looked at, and which one is next."""
@@ -76,6 +84,13 @@ class Examination:
     def _directory(self, path: ViewPath, place: Place, installed: bool) -> list[tuple[ViewPath, Place, bool]]:
         """Look at one directory's entries; gives the directories among them, the first to look at last. Hidden ones are
         walked too: a file's other name may be there."""
+        if len(path) > _LONGEST_PATH:
+            if place.standing is not Standing.HIDDEN:
+                self._find(
+                    Kind.NOT_EXAMINED, path, place.level, f"lies deeper than is looked at: its path has {len(path)} bytes",
+                    "move what is in it up, or remove it",
+                )  # fmt: skip
+            return []
         try:
             directory = self._root.reach_directory(path)
         except OSError as error:
@@ -106,7 +121,7 @@ class Examination:
         except OSError as error:
             if error.errno == errno.EXDEV:
                 self._mount(path, place)
-            elif error.errno != errno.ENOENT:
+            else:
                 self._closed(path, place, error)
             return None
         if name == _GIT and place.standing is not Standing.HIDDEN:
@@ -118,7 +133,29 @@ class Examination:
             return path, place, installed or text in executed.INSTALLED
         if stat.S_ISREG(status.st_mode):
             self._file(directory, path, place, name, status, installed)
+        elif stat.S_ISLNK(status.st_mode) and not installed:
+            self._link(directory, path, place, name, executed.LINKED.get(text))
         return None
+
+    def _link(self, directory: int, path: ViewPath, place: Place, name: Name, reason: str | None) -> None:
+        """A link under a name that tools execute: they follow it. One that is not shown, no session can change."""
+        if reason is not None and place.level >= Level.STAGE and self._shown_link(directory, path, place, name) is not None:
+            self._executed(path, place, reason)
+
+    def _shown_link(self, directory: int, path: ViewPath, place: Place, name: Name) -> bytes | None:
+        """What a link says, if the view shows it."""
+        try:
+            reached = self._root.reach_name(directory, name)
+            try:
+                if not stat.S_ISLNK(os.fstat(reached).st_mode):
+                    return None
+                text = self._root.link_text(reached)
+            finally:
+                os.close(reached)
+        except OSError as error:
+            self._closed(path, place, error)
+            return None
+        return text if self._view.links.shows(path, text) else None
 
     def _file(
         self, directory: int, path: ViewPath, place: Place, name: Name, status: os.stat_result, installed: bool
@@ -140,19 +177,26 @@ class Examination:
         if text in executed.FILES:
             self._executed(path, place, executed.FILES[text])
         elif text == executed.PACKAGE:
-            content = self._content(directory, name, _MOST_OF_A_PACKAGE)
+            try:
+                content = self._content(directory, name, _MOST_OF_A_PACKAGE)
+            except FileNotFoundError:
+                return
+            except OSError:
+                content = None
             if content is None or executed.has_scripts(content):
                 self._executed(path, place, executed.PACKAGE_REASON)
 
-    def _content(self, directory: int, name: Name, most: int | None = None) -> bytes | None:
+    def _content(self, directory: int, name: Name, most: int) -> bytes | None:
         """What is in a regular file, None for anything else and for one that is longer than `most`. Raises OSError."""
         reached = self._root.reach_name(directory, name)
         try:
             status = os.fstat(reached)
-            if not stat.S_ISREG(status.st_mode) or (most is not None and status.st_size > most):
+            if not stat.S_ISREG(status.st_mode) or status.st_size > most:
                 return None
             with os.fdopen(self._root.reopen(reached, os.O_RDONLY), "rb") as file:
-                return file.read()
+                # It may have grown since it was asked for its size.
+                content = file.read(most + 1)
+                return content if len(content) <= most else None
         finally:
             os.close(reached)
 
@@ -239,11 +283,16 @@ class Examination:
     # -- git --------------------------------------------------------------------------------------------------------------
 
     def _repository(self, directory: int, path: ViewPath, place: Place, status: os.stat_result) -> None:
-        """A `.git`: the repository itself, or, for a submodule or a linked work tree, a file that names it."""
-        repository: ViewPath | None = path
-        if stat.S_ISREG(status.st_mode):
-            repository = self._named_repository(directory, path)
-        elif not stat.S_ISDIR(status.st_mode):
+        """A `.git`: the repository itself, or a file (of a submodule, of a linked work tree) or a link that names it."""
+        if stat.S_ISDIR(status.st_mode):
+            repository: ViewPath | None = path
+        elif stat.S_ISREG(status.st_mode) or (
+            stat.S_ISLNK(status.st_mode) and self._shown_link(directory, path, place, _GIT) is not None
+        ):
+            # Whatever it names now: a session that may change it can name a repository of its own making.
+            self._executed(path, place, executed.GIT_FILE_REASON)
+            repository = self._named_repository(directory, path, place, status)
+        else:
             return
         if repository is None:
             return
@@ -252,19 +301,7 @@ class Examination:
             self._executed(inside, self._policy.place(inside), reason)
         if self._policy.place(repository).level is Level.NONE:
             return
-        work_tree = ViewPath(path.rpartition(b"/")[0] or b"/")
-        try:
-            entries = self._tracked(repository)
-        except OSError as error:
-            self._closed(child(repository, Name(b"index")), place, error)
-            return
-        except git_index.NotAnIndex as error:
-            self._find(
-                Kind.NOT_EXAMINED, child(repository, Name(b"index")), place.level, f"is no index that can be read: {error}",
-                "see `git status` there, and hide the repository until it works",
-            )  # fmt: skip
-            return
-        hidden = sorted({entry.path for entry in entries if self._is_hidden(work_tree, entry)})
+        hidden = self._tracked_hidden(repository, ViewPath(path.rpartition(b"/")[0] or b"/"), place)
         if hidden:
             self._find(
                 Kind.TRACKED, repository, self._policy.place(repository).level,
@@ -274,15 +311,18 @@ class Examination:
                 list(hidden),
             )  # fmt: skip
 
-    def _named_repository(self, directory: int, path: ViewPath) -> ViewPath | None:
-        """The repository that a `.git` file names, if it is in the tree: gitrepository-layout(5)."""
-        try:
-            content = self._content(directory, _GIT, _MOST_OF_A_PACKAGE) or b""
-        except OSError:
+    def _named_repository(self, directory: int, path: ViewPath, place: Place, status: os.stat_result) -> ViewPath | None:
+        """The repository that a `.git` file or link names, if it is in the tree: gitrepository-layout(5)."""
+        if stat.S_ISLNK(status.st_mode):
+            target = self._shown_link(directory, path, place, _GIT)
+        else:
+            try:
+                target = git_index.named_by(self._content(directory, _GIT, _MOST_OF_A_GIT_FILE) or b"")
+            except OSError as error:
+                self._closed(path, place, error)
+                return None
+        if target is None:
             return None
-        if not content.startswith(b"gitdir: "):
-            return None
-        target = content[len(b"gitdir: ") :].rstrip(b"\n")
         try:
             if not target.startswith(b"/"):
                 return view_path(target, ViewPath(path.rpartition(b"/")[0] or b"/"))
@@ -291,27 +331,48 @@ class Examination:
             return None
         return None if rest is None else ViewPath(b"/" + rest)
 
-    def _tracked(self, repository: ViewPath) -> list[git_index.Entry]:
-        """What a repository's index tracks. Raises OSError and `NotAnIndex`."""
+    def _tracked_hidden(self, repository: ViewPath, work_tree: ViewPath, place: Place) -> list[bytes]:
+        """What a repository tracks and the view hides; where its index, or the one that it shares, cannot be read, that is
+        found as well."""
+        hidden: set[bytes] = set()
+        index = child(repository, Name(b"index"))
+        try:
+            for entries in self._tracked(repository):
+                hidden.update(entry.path for entry in entries if self._is_hidden(work_tree, entry))
+        except OSError as error:
+            self._closed(index, place, error)
+        except git_index.NotAnIndex as error:
+            self._find(
+                Kind.NOT_EXAMINED, index, place.level, f"is no index that can be read: {error}",
+                "see `git status` there, and hide the repository until it works",
+            )  # fmt: skip
+        return sorted(hidden)
+
+    def _tracked(self, repository: ViewPath) -> Iterator[tuple[git_index.Entry, ...]]:
+        """What a repository's index tracks, then what the one tracks that it builds on. Raises OSError, `NotAnIndex`."""
         try:
             directory = self._root.reach_directory(repository)
         except FileNotFoundError:
-            return []
+            return
         try:
             try:
-                content = self._content(directory, Name(b"index"))
+                index = self._index(directory, Name(b"index"))
             except FileNotFoundError:
-                return []
-            if content is None:
-                raise git_index.NotAnIndex("it is no regular file")
-            index = git_index.parse(content)
-            entries = list(index.entries)
+                return
+            yield index.entries
             if index.shared is not None:
-                shared = self._content(directory, Name(b"sharedindex." + index.shared.encode()))
-                entries += git_index.parse(shared or b"").entries
-            return entries
+                try:
+                    yield self._index(directory, Name(b"sharedindex." + index.shared.encode())).entries
+                except FileNotFoundError:
+                    raise git_index.NotAnIndex(f"it builds on sharedindex.{index.shared}, which is missing") from None
         finally:
             os.close(directory)
+
+    def _index(self, directory: int, name: Name) -> git_index.Index:
+        content = self._content(directory, name, git_index.MOST)
+        if content is None:
+            raise git_index.NotAnIndex(f"{name.decode()} is no regular file of at most {git_index.MOST >> 20} MiB")
+        return git_index.parse(content)
 
     def _is_hidden(self, work_tree: ViewPath, entry: git_index.Entry) -> bool:
         """Whether the view hides what is tracked: by its path, or because the link there lands on something hidden."""
@@ -331,5 +392,7 @@ class Examination:
             if not stat.S_ISLNK(os.fstat(reached).st_mode):
                 return False
             return not self._view.links.shows(path, self._root.link_text(reached))
+        except OSError:
+            return False
         finally:
             os.close(reached)

@@ -61,6 +61,12 @@ HOME = {
 PACKAGE = "package.json"
 PACKAGE_REASON = "npm runs its scripts"
 
+LINKED = {**FILES, **DIRECTORIES, PACKAGE: PACKAGE_REASON}
+"""Links in any directory, which tools follow to whatever their session put there."""
+
+GIT_FILE_REASON = "git runs the programs of the repository that it names"
+"""Of a `.git` that is a file or a link, and no directory."""
+
 INSTALLED = frozenset({"node_modules", ".venv", "venv", "site-packages", ".tox", ".nox"})
 """Directories of installed code, all of which is executed: naming its files one by one would tell nothing."""
 
@@ -69,6 +75,6 @@ def has_scripts(package: bytes) -> bool:
     """Whether a package.json gives npm something to run. One that cannot be read counts: npm may read it some day."""
     try:
         content = json.loads(package)
-    except ValueError:
+    except (ValueError, RecursionError):
         return True
     return isinstance(content, dict) and bool(content.get("scripts"))

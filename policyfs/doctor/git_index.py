@@ -3,6 +3,9 @@ since a repository's configuration names programs for git to run (security.md 51
 
 The format is that of gitformat-index(5): a header, entries sorted by path, extensions, and a checksum of it all.
 Versions 2 and 3 pad each entry to a multiple of eight bytes; version 4 writes a path as what differs from the one before.
+
+Whoever wrote the bytes may want nobody to read on. So a number, a path, and all paths together have a bound: of version 4
+a few bytes of an entry can stand for a path of any length.
 """
 
 from __future__ import annotations
@@ -14,6 +17,9 @@ from dataclasses import dataclass
 LINK = 0o120000
 """The kind of an entry that is a symbolic link, in the upper bits of its mode."""
 
+MOST = 256 << 20
+"""Bytes of an index that is read: of some three million files."""
+
 _SIGNATURE = b"DIRC"
 _HEADER = struct.Struct(">4sII")
 _MODE_AT = 24
@@ -21,6 +27,12 @@ _MODE_AT = 24
 _FIELDS = 40
 _EXTENDED = 0x4000
 _NAME_LENGTH = 0x0FFF
+_KINDS = frozenset({0o100000, LINK, 0o160000, 0o040000})
+"""The kinds of entry: a file, a link, a submodule, and of a sparse index a directory."""
+_LONGEST_PATH = 4096
+"""PATH_MAX: git can make no file at a longer one."""
+_MOST_OF_PATHS = 512 << 20
+"""Bytes of all paths together."""
 
 
 class NotAnIndex(ValueError):
@@ -58,6 +70,13 @@ def parse(content: bytes) -> Index:
         raise NotAnIndex("it ends before its last entry") from None
 
 
+def named_by(git_file: bytes) -> bytes | None:
+    """The path of the repository that a `.git` file names, as git reads it: to the last line's end or the first NUL."""
+    if not git_file.startswith(b"gitdir: "):
+        return None
+    return git_file[len(b"gitdir: ") :].rstrip(b"\r\n").partition(b"\0")[0]
+
+
 def _parse(content: bytes) -> Index:
     signature, version, count = _HEADER.unpack_from(content)
     if signature != _SIGNATURE:
@@ -69,9 +88,12 @@ def _parse(content: bytes) -> Index:
     entries = []
     position = _HEADER.size
     path = b""
+    room = _MOST_OF_PATHS
     for _ in range(count):
         start = position
         (mode,) = struct.unpack_from(">I", content, start + _MODE_AT)
+        if mode & 0o170000 not in _KINDS:
+            raise NotAnIndex("an entry is of no kind that git knows")
         position += _FIELDS + hash_size
         (flags,) = struct.unpack_from(">H", content, position)
         position += 2
@@ -89,6 +111,9 @@ def _parse(content: bytes) -> Index:
             path = content[position:close]
             # At least one NUL, then as many as make the entry a multiple of eight bytes.
             position = start + (close - start + 8) // 8 * 8
+        room -= len(path)
+        if len(path) > _LONGEST_PATH or room < 0:
+            raise NotAnIndex("its paths are longer than is looked at")
         if path:
             # An entry of a split index that replaces one of the shared index has that one's path and none of its own.
             entries.append(Entry(path.rstrip(b"/"), mode))
@@ -98,7 +123,7 @@ def _parse(content: bytes) -> Index:
 def _hash_size(content: bytes) -> int:
     """20 bytes for SHA-1, 32 for SHA-256: the one whose checksum ends the file. With index.skipHash the checksum is
     zeros, and then as many as there are tell."""
-    if hashlib.sha256(content[:-32]).digest() == content[-32:]:
+    if hashlib.sha256(memoryview(content)[:-32]).digest() == content[-32:]:
         return 32
     # Under SHA-1 a checksum left out comes after an extension or the padding of an entry, at most eight zeros.
     return 32 if content[-32:] == b"\0" * 32 else 20
@@ -121,6 +146,8 @@ def _offset(content: bytes, position: int) -> tuple[int, int]:
         byte = content[position]
         position += 1
         number = (number + 1 << 7) + (byte & 0x7F)
+        if number > _LONGEST_PATH:
+            raise NotAnIndex("a path drops more of the one before than that has")
     return number, position
 
 

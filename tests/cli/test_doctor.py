@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -11,8 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from policyfs.doctor import git_index
+from policyfs.doctor.examine import Examination
+from policyfs.doctor.executed import has_scripts
 from policyfs.doctor.git_index import Index, NotAnIndex, parse
+from policyfs.host.load import PolicyOptions, policy_for
+from policyfs.policy.paths import HostPath, Name
+from policyfs.view.root import Root
 
 PROGRAM = (sys.executable, "-I", "-c", "from policyfs.cli import main; main()")
 IDENTITY = {
@@ -20,6 +29,10 @@ IDENTITY = {
     "GIT_COMMITTER_NAME": "Somebody", "GIT_COMMITTER_EMAIL": "somebody@example.invalid",
     "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1",
 }  # fmt: skip
+
+WITHOUT_PRIVILEGES = ("setpriv", "--bounding-set=-dac_override,-dac_read_search") if os.geteuid() == 0 else ()
+"""Root without the capabilities that pass every mode, and not another user, whom a root's home at 0700 keeps from the
+interpreter as well."""
 
 Doctor = Callable[..., list[dict[str, Any]]]
 
@@ -200,6 +213,218 @@ def test_index_that_cannot_be_read_is_told(tree: Path, doctor: Doctor) -> None:
     assert paths(doctor("not-examined", "-g", "/=stage")) == {"/.git/index"}
 
 
+def with_entries(version: int, *entries: tuple[int, bytes]) -> bytes:
+    """An index as somebody who knows the format could write it: each entry's mode, and what follows its flags."""
+    body = b"".join(bytes(24) + mode.to_bytes(4, "big") + bytes(32) + b"\0\0" + rest for mode, rest in entries)
+    return b"DIRC" + version.to_bytes(4, "big") + len(entries).to_bytes(4, "big") + body + b"\1" * 20
+
+
+FILE = 0o100644
+
+HOSTILE = {
+    "an offset without end": with_entries(4, (FILE, b"\xff" * (1 << 20))),
+    "a path longer than any": with_entries(4, (FILE, b"\0" + b"x" * 5000 + b"\0")),
+    "a path that grows": with_entries(4, *[(FILE, b"\0" + b"x" * 100 + b"\0")] * 100),
+    "an entry of no kind": with_entries(4, (0, b"\0a\0")),
+    "zeros for entries": b"DIRC\0\0\0\2\xff\xff\xff\xff" + bytes(1000) + b"\1" * 20,
+}
+
+
+def test_index_written_by_hand_is_read() -> None:
+    """What the hostile ones are made with makes good ones too."""
+    assert [entry.path for entry in parse(with_entries(4, (FILE, b"\0a\0"), (FILE, b"\1b\0"))).entries] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=list(HOSTILE))
+def test_index_that_is_made_to_be_endless_is_no_index(content: bytes) -> None:
+    """An index whose numbers or paths grow beyond what git can use is refused where they begin to."""
+    with pytest.raises(NotAnIndex):
+        parse(content)
+
+
+def test_few_bytes_cannot_stand_for_many_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All paths of an index together have a bound: of version 4 each takes the one before for nothing."""
+    content = with_entries(4, (FILE, b"\0" + b"x" * 4000 + b"\0"), *[(FILE, b"\0\0")] * 300)
+    assert len(parse(content).entries) == 301
+    monkeypatch.setattr(git_index, "_MOST_OF_PATHS", 1 << 20)
+    with pytest.raises(NotAnIndex):
+        parse(content)
+
+
+@given(data=st.data())
+def test_any_bytes_are_an_index_or_none(data: st.DataObject) -> None:
+    """An index that somebody has written into, cut and added to is read or refused, never anything else."""
+    version = data.draw(st.sampled_from([2, 3, 4]))
+    rest = b"\0a\0" if version == 4 else b"a" + bytes(9)
+    content = bytearray(with_entries(version, *[(FILE, rest)] * 4))
+    for _ in range(data.draw(st.integers(1, 8))):
+        start = data.draw(st.integers(0, len(content)))
+        content[start : start + data.draw(st.integers(0, 8))] = data.draw(st.binary(max_size=8))
+    with contextlib.suppress(NotAnIndex):
+        parse(bytes(content))
+
+
+@given(st.one_of(st.binary(max_size=64), st.text(alphabet='[{}]":,scripts', max_size=64).map(str.encode)))
+def test_any_bytes_are_a_package_or_count_as_one_with_scripts(content: bytes) -> None:
+    """A package.json is read or counts; none ends the doctor."""
+    assert has_scripts(content) in (True, False)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
+@pytest.mark.parametrize("nested", ["[", '{"scripts":', '[{"a":'])
+def test_package_nested_without_end_counts_as_one_with_scripts(nested: str, encoding: str) -> None:
+    """A nesting deeper than Python follows cannot be read, so it counts."""
+    assert has_scripts((nested * 100_000).encode(encoding))
+
+
+def left_by_a_session(tree: Path) -> set[str]:
+    """Everything we know that ends a reader or keeps it waiting, each beside a Makefile; gives where the Makefiles are."""
+
+    def made(name: str) -> Path:
+        (tree / name / ".git").mkdir(parents=True)
+        (tree / name / "Makefile").write_text("all:")
+        return tree / name
+
+    (made("nested") / "package.json").write_text("[" * 100_000)
+    with open(made("endless") / "package.json", "wb") as file:
+        file.truncate(20 << 30)
+    with open(made("endless-index") / ".git/index", "wb") as file:
+        file.truncate(20 << 30)
+    for number, content in enumerate(HOSTILE.values()):
+        (made(f"index-{number}") / ".git/index").write_bytes(content)
+    os.mkfifo(made("pipe") / ".git/index")
+    os.mkfifo(made("pipes") / "package.json")
+    (made("link") / ".git/index").symlink_to("/dev/zero")
+    (made("links") / "package.json").symlink_to("package.json")
+    (made("directory") / ".git/index").mkdir()
+    (made("closed") / "package.json").touch(mode=0)
+    (made("closed-index") / ".git/index").touch(mode=0)
+    return {f"/{place.name}/Makefile" for place in tree.iterdir()}
+
+
+def test_what_a_session_left_keeps_nothing_from_being_found(tree: Path, home: Path) -> None:
+    """Whatever stands beside it, every file that is executed is found, by a doctor with 2 GB; what cannot be read is
+    told."""
+    expected = left_by_a_session(tree)
+    done = told(tree, home, "-g", "/=stage", "--json", without=(*WITHOUT_PRIVILEGES, "prlimit", f"--as={2 << 30}"))
+    assert done.returncode == 1, done.stderr
+    assert done.stderr == ""
+    findings = json.loads(done.stdout)
+    executed = {finding["path"] for finding in findings if finding["kind"] == "executed"}
+    unread = {finding["path"] for finding in findings if finding["kind"] == "not-examined"}
+    assert expected <= executed
+    assert {f"/{place}/package.json" for place in ("nested", "endless", "links", "closed")} <= executed
+    assert {f"/{place}/.git/index" for place in ("endless-index", "pipe", "link", "directory", "closed-index")} <= unread
+    assert {f"/index-{number}/.git/index" for number in range(len(HOSTILE))} <= unread
+
+
+def test_file_that_grows_while_it_is_read_has_the_same_bound(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound is on what is read, not on the size that a file once had."""
+    (tree / "package.json").write_text("{}")
+    reopen = Root.reopen
+
+    def grown(reached: int, flags: int) -> int:
+        os.truncate(tree / "package.json", 20 << 30)
+        return reopen(reached, flags)
+
+    monkeypatch.setattr(Root, "reopen", staticmethod(grown))
+    assert ("executed", b"/package.json") in examined(tree)
+
+
+def test_file_that_is_gone_by_the_time_it_is_read_takes_nothing_along(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that a running session takes away between two looks keeps its neighbours from nothing."""
+    (tree / "Makefile").write_text("all:")
+    (tree / "a").mkdir()
+    (tree / "a" / "package.json").write_text("{}")
+    (tree / "a" / "Makefile").write_text("all:")
+    reach_name = Root.reach_name
+
+    def gone(directory: int, name: Name) -> int:
+        with contextlib.suppress(FileNotFoundError):
+            (tree / "a" / "package.json").unlink()
+        return reach_name(directory, name)
+
+    monkeypatch.setattr(Root, "reach_name", staticmethod(gone))
+    assert examined(tree) == {("executed", b"/Makefile"), ("executed", b"/a/Makefile")}
+
+
+def examined(tree: Path) -> set[tuple[str, bytes]]:
+    """What is found in a tree at stage, by an examination in this process."""
+    root = Root(HostPath(os.fsencode(tree)))
+    try:
+        policy = policy_for(root.source, PolicyOptions(grants=("/=stage",)), fold_case=False)
+        return {(finding.kind.value, finding.path) for finding in Examination(root, policy).findings()}
+    finally:
+        root.close()
+
+
+def test_index_that_shares_one_which_is_missing_is_told(tree: Path, doctor: Doctor) -> None:
+    """Of a split index without its other half what is left is judged, and that half is missing is told."""
+    repository_with_secrets(tree)
+    git(tree, "config", "splitIndex.maxPercentChange", "100")
+    git(tree, "update-index", "--split-index")
+    (tree / "later.pem").write_text("later")
+    git(tree, "add", "-f", "later.pem")
+    (shared,) = (tree / ".git").glob("sharedindex.*")
+    shared.unlink()
+    found = doctor(None, "-g", "/=ro")
+    assert {(finding["kind"], finding["path"]) for finding in found} == {
+        ("tracked-hidden", "/.git"), ("not-examined", "/.git/index"),
+    }  # fmt: skip
+    assert next(finding["more"] for finding in found if finding["kind"] == "tracked-hidden") == ["later.pem"]
+
+
+def test_directory_deeper_than_is_looked_at_is_told(tree: Path, doctor: Doctor) -> None:
+    """A tree that is made deep to keep the doctor busy is looked into as far as it costs little, and then told."""
+    above = os.open(tree, os.O_PATH)
+    for _ in range(6000):
+        os.mkdir("d", dir_fd=above)
+        below = os.open("d", os.O_PATH, dir_fd=above)
+        os.close(above)
+        above = below
+    os.close(above)
+    try:
+        (found,) = doctor(None, "-g", "/=stage")
+        assert (found["kind"], found["path"]) == ("not-examined", "/d" * 4097)
+    finally:
+        # pytest, which clears away old trees, goes no deeper than Python does.
+        subprocess.run(["rm", "-rf", str(tree)], check=True)
+
+
+@pytest.mark.parametrize(
+    "content", [b"gitdir: own\n", b"gitdir: own\r\n", b"gitdir: own\0/x", b"gitdir: ./own/../own", None]
+)
+def test_repository_that_a_file_or_a_link_names_is_found(tree: Path, doctor: Doctor, content: bytes | None) -> None:
+    """The repository that `.git` names is found as git reads the name, and `.git` itself, which can name another."""
+    (tree / "own").mkdir()
+    (tree / "own" / "index").write_bytes(with_entries(4, (FILE, b"\0.env\0")))
+    if content is None:
+        (tree / ".git").symlink_to("own")
+    else:
+        (tree / ".git").write_bytes(content)
+    found = doctor(None, "-g", "/=stage")
+    assert {(finding["kind"], finding["path"]) for finding in found} == {
+        ("executed", "/.git"), ("executed", "/own/config"), ("executed", "/own/hooks"), ("tracked-hidden", "/own"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("content", [b"gitdir: /proc/self/root/tmp/own", b"gitdir: " + b"/" * (1 << 20), b"", b"gitdir: "])
+def test_git_file_is_found_whatever_it_names(tree: Path, doctor: Doctor, content: bytes) -> None:
+    """A `.git` that is a file is itself an order, since what it names can be anywhere."""
+    (tree / ".git").write_bytes(content)
+    assert "/.git" in paths(doctor("executed", "-g", "/=stage"))
+
+
+@pytest.mark.parametrize("name", ["Makefile", ".envrc", "package.json", ".vscode", ".git"])
+def test_link_that_tools_follow_is_found(tree: Path, doctor: Doctor, name: str) -> None:
+    """What is executed under a known name is found where that name is a link, but not one that the view does not show."""
+    for place, target in (("work", "other"), ("fixed", "other"), ("work/hidden", "/etc/other")):
+        (tree / place).mkdir(exist_ok=True)
+        (tree / place / name).symlink_to(target)
+    named = {"/work/other/config", "/work/other/hooks"} if name == ".git" else set()
+    assert paths(doctor("executed", "-g", "/=ro", "-g", "/work=stage")) == {f"/work/{name}"} | named
+
+
 def test_second_name_of_a_hidden_file_is_found(tree: Path, doctor: Doctor) -> None:
     """A file that is hidden under one name and shown under another is found under the one that is shown."""
     (tree / "Private").mkdir()
@@ -307,10 +532,7 @@ def test_startup_files_of_the_home_are_found_before_they_exist(tree: Path, home:
 def test_directory_that_cannot_be_read_is_told(tree: Path, home: Path) -> None:
     """Where the doctor cannot look it says so, rather than that there is nothing."""
     (tree / "closed").mkdir(mode=0)
-    # Root without the capabilities that pass every mode, and not another user, whom a root's home at 0700 keeps from
-    # the interpreter as well.
-    without = ("setpriv", "--bounding-set=-dac_override,-dac_read_search") if os.geteuid() == 0 else ()
-    done = told(tree, home, "-g", "/=ro", "--json", without=without)
+    done = told(tree, home, "-g", "/=ro", "--json", without=WITHOUT_PRIVILEGES)
     assert [(finding["kind"], finding["path"]) for finding in json.loads(done.stdout)] == [("not-examined", "/closed")]
 
 
