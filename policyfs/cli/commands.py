@@ -4,6 +4,7 @@ not to wait for what only `doctor` needs."""
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 
 import click
@@ -100,6 +101,9 @@ def commands() -> None:
 def main() -> None:
     """The program. Ends the process with a documented exit code."""
     ensure_standard_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        # Names in a tree are not asked whether the terminal has their letters: stderr does this by itself.
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(translating_faults(_run))
 
 

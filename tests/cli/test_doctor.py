@@ -562,6 +562,19 @@ def test_odd_names_are_shown_on_one_line(tree: Path, home: Path) -> None:
     assert "  /a\\n\\xff\\x1b[2J/Makefile (stage): make runs it" in done.stdout.splitlines()
 
 
+def test_name_that_the_terminal_has_no_letters_for_is_shown(tree: Path, home: Path) -> None:
+    """Where the output is Latin-1, a name in Greek is written as escapes, and the report goes on."""
+    (tree / "λ").mkdir()
+    (tree / "λ" / "Makefile").write_text("all:")
+    program = (*PROGRAM[:-1], f"import sys; sys.stdout.reconfigure(encoding='latin-1', errors='strict'); {PROGRAM[-1]}")
+    done = subprocess.run(
+        [*program, "doctor", str(tree), "-g", "/=stage"],
+        capture_output=True, check=False, timeout=60, env={**os.environ, "HOME": str(home)},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert rb"/\u03bb/Makefile (stage): make runs it" in done.stdout
+
+
 def test_long_lists_are_cut_and_say_so(tree: Path, home: Path) -> None:
     """A person sees ten findings of a kind and how many more there are; --all shows them."""
     for number in range(13):
