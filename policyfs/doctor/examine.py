@@ -61,7 +61,7 @@ class Examination:
         self._several: dict[tuple[int, int], _Names] = {}
 
     def findings(self) -> list[Finding]:
-        """Everything found, by kind and then by path."""
+        """Everything found, by kind and then by path, once where two `.git` name one repository."""
         if self._root.folds_case():
             self._fold(ROOT, self._policy.root.level)
         self._home()
@@ -72,7 +72,7 @@ class Examination:
             waiting += self._directory(path, place, installed)
         self._many_names()
         order = list(Kind)
-        return sorted(self._findings, key=lambda finding: (order.index(finding.kind), finding.path))
+        return sorted(dict.fromkeys(self._findings), key=lambda finding: (order.index(finding.kind), finding.path))
 
     def _find(
         self, kind: Kind, path: ViewPath, level: Level, text: str, advice: str, more: list[bytes] | None = None

@@ -408,6 +408,16 @@ def test_repository_that_a_file_or_a_link_names_is_found(tree: Path, doctor: Doc
     }  # fmt: skip
 
 
+def test_repository_that_two_name_is_told_once(tree: Path, doctor: Doctor) -> None:
+    """What is found of one repository in two ways is one finding."""
+    for place in ("a", "b"):
+        (tree / place).mkdir()
+        (tree / place / ".git").write_text("gitdir: ../own\n")
+    (tree / "own").mkdir()
+    found = [finding["path"] for finding in doctor("executed", "-g", "/=stage")]
+    assert found == ["/a/.git", "/b/.git", "/own/config", "/own/hooks"]
+
+
 @pytest.mark.parametrize("content", [b"gitdir: /proc/self/root/tmp/own", b"gitdir: " + b"/" * (1 << 20), b"", b"gitdir: "])
 def test_git_file_is_found_whatever_it_names(tree: Path, doctor: Doctor, content: bytes) -> None:
     """A `.git` that is a file is itself an order, since what it names can be anywhere."""
