@@ -318,7 +318,7 @@ def test_the_runner_knows_what_the_data_may_have() -> None:
     assert fields["explanation"] == data.OPERATIONS["explain"][2]
     assert fields["session"] == data.SESSION
     assert fields["deny"] == data.DENY
-    assert fields["object"] == data.OBJECT_KINDS | {"mode"}
+    assert fields["object"] == data.OBJECT_KINDS | {"mode", "owner", "time"}
 
 
 def test_expected_failures_that_are_no_text_are_told(fake: Fake, small: Path, tmp_path: Path) -> None:

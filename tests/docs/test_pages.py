@@ -29,7 +29,7 @@ CONTRIBUTING = (CHECKOUT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 INSTALL = (CHECKOUT / "docs/install.md").read_text(encoding="utf-8")
 
 PACKAGE = CHECKOUT / "policyfs"
-FOLDERS = {folder.name for base in (CHECKOUT, PACKAGE) for folder in base.iterdir() if folder.is_dir()}
+FOLDERS = {folder.name for base in (CHECKOUT, PACKAGE) for folder in base.iterdir() if folder.is_dir()} - {".git"}
 NAMED = re.compile(rf"(?<![\w/.~$@{{}}<>*=-])(?:(?:{'|'.join(sorted(map(re.escape, FOLDERS)))})/[\w./@*-]*|[A-Z]+\.md\b)")
 """Where a page names a file: below a folder of the checkout or of the package, or a page at the top. What comes after `/`,
 `~` or `$` is somewhere else."""
