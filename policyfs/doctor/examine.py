@@ -7,10 +7,8 @@ bound, and what cannot be looked at is a finding of its own and keeps nothing el
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
-import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -28,9 +26,6 @@ _LONGEST_PATH = 2 * 4096
 """Bytes of a directory's path, twice what a system call takes. A deeper one, which can only be made step by step, is
 a finding and not looked into: each directory is reached from the root, so the time grows with the square of the depth."""
 _GIT = Name(b".git")
-_FS_IOC_GETFLAGS = 0x80086601
-_FS_CASEFOLD_FL = 0x40000000
-"""ioctl_iflags(2)."""
 _MOST_OF_A_PACKAGE = 1 << 20
 """Bytes of a package.json that are read; one that is longer counts as having scripts."""
 _MOST_OF_A_GIT_FILE = 1 << 20
@@ -97,7 +92,7 @@ class Examination:
             self._closed(path, place, error)
             return []
         try:
-            if path != ROOT and self._folds(directory):
+            if path != ROOT and self._root.directory_folds(directory):
                 self._fold(path, place.level)
             names = sorted(self._root.names(directory))
             return [
@@ -216,19 +211,6 @@ class Examination:
                 Kind.MOUNT, path, place.level, "is another mount",
                 "if a session needs it, mount a view of it on its own, at a place of its own",
             )  # fmt: skip
-
-    @staticmethod
-    def _folds(directory: int) -> bool:
-        """Whether a directory's flags say that it folds case, as ext4 and f2fs do it: a directory at a time."""
-        listing = Root.reopen(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            flags: int = struct.unpack("=q", fcntl.ioctl(listing, _FS_IOC_GETFLAGS, b"\0" * 8))[0]
-            return bool(flags & _FS_CASEFOLD_FL)
-        except OSError:
-            # A file system without such flags cannot fold a directory at a time.
-            return False
-        finally:
-            os.close(listing)
 
     def _fold(self, path: ViewPath, level: Level) -> None:
         self._find(

@@ -18,9 +18,10 @@ import fcntl
 import os
 import stat
 import struct
+from collections import deque
 from collections.abc import Callable, Iterator
 
-from policyfs.policy.paths import HostPath, Name, ViewPath, below
+from policyfs.policy.paths import ROOT, HostPath, Name, ViewPath, below, child
 
 _SYS_OPENAT2 = 437
 """The number is the same on every architecture: Linux has numbered new calls alike since 5.0 (openat2(2) is of 5.6)."""
@@ -35,6 +36,9 @@ _PIECE = 4000
 
 _RETRIES = 128
 """How often a walk that raced a rename (EAGAIN, openat2(2)) or a signal is tried again before it is given up."""
+
+_MOST_ASKED_FOR_CASE = 64
+"""Directories of a source, and names of one, that are asked whether it tells `README` and `readme` apart."""
 
 RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
@@ -206,32 +210,63 @@ class Root:
         return os.fstatvfs(self.descriptor)
 
     def folds_case(self) -> bool:
-        """Whether the source takes `README` and `readme` for one name, as far as its root directory shows.
+        """Whether the source takes `README` and `readme` for one name, as far as a look from the top shows: at the first
+        directory that has a name with letters, or whose flags say so."""
+        waiting: deque[ViewPath] = deque([ROOT])
+        for _ in range(_MOST_ASKED_FOR_CASE):
+            if not waiting:
+                break
+            path = waiting.popleft()
+            try:
+                directory = self.reach_directory(path)
+            except OSError:
+                if path == ROOT:
+                    raise
+                continue
+            try:
+                names = self.names(directory)
+                folds = True if self.directory_folds(directory) else self._folds_names(directory, names)
+            except OSError:
+                continue
+            finally:
+                os.close(directory)
+            if folds is not None:
+                return folds
+            waiting += (child(path, name) for name in names[:_MOST_ASKED_FOR_CASE])
+        return False
 
-        Asked of the directory's flags (ext4 and f2fs fold per directory) and of up to 64 of its names, spelt in the
-        other case: the same object under both spellings, while only one is listed, is a folding source.
-        """
-        directory = self.reach_directory(ViewPath(b"/"))
+    @staticmethod
+    def directory_folds(directory: int) -> bool:
+        """Whether a directory's flags say that it folds case, as ext4 and f2fs do it: a directory at a time."""
         try:
-            with contextlib.suppress(OSError), _listing(directory) as listing:
-                flags = struct.unpack("=q", fcntl.ioctl(listing, _FS_IOC_GETFLAGS, b"\0" * 8))[0]
-                if flags & _FS_CASEFOLD_FL:
-                    return True
-            listed = self.names(directory)
-            present = set(listed)
-            for name in [name for name in listed if name.swapcase() != name][:64]:
-                other = Name(name.swapcase())
-                if other in present:
-                    continue
-                try:
-                    one, two = self.stat_name(directory, name), self.stat_name(directory, other)
-                except OSError:
-                    continue
-                if (one.st_dev, one.st_ino) == (two.st_dev, two.st_ino):
-                    return True
+            with _listing(directory) as listing:
+                flags: int = struct.unpack("=q", fcntl.ioctl(listing, _FS_IOC_GETFLAGS, b"\0" * 8))[0]
+                return bool(flags & _FS_CASEFOLD_FL)
+        except OSError:
+            # A file system without such flags cannot fold a directory at a time.
             return False
-        finally:
-            os.close(directory)
+
+    def _folds_names(self, directory: int, listed: list[Name]) -> bool | None:
+        """Whether names of a directory are found in the other case too: one object under both spellings, of which one is
+        listed. None where no name can tell."""
+        present = set(listed)
+        told = None
+        for name in [name for name in listed if name.swapcase() != name][:_MOST_ASKED_FOR_CASE]:
+            other = Name(name.swapcase())
+            if other in present:
+                return False
+            try:
+                one = self.stat_name(directory, name)
+            except OSError:
+                continue
+            told = False
+            try:
+                two = self.stat_name(directory, other)
+            except OSError:
+                continue
+            if (one.st_dev, one.st_ino) == (two.st_dev, two.st_ino):
+                return True
+        return told
 
     @staticmethod
     def identity(reached: int) -> tuple[int, int]:

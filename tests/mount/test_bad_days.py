@@ -333,9 +333,9 @@ def test_a_source_that_is_unmounted(source: Path, as_root: None) -> None:
 
 
 @contextmanager
-def faulty_source(point: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+def faulty_source(point: Path, *words: str, program: str = "faulty.py") -> Iterator[subprocess.Popen[bytes]]:
     """A small file system whose `bad-read`, `bad-write`, `bad-listing` and `bad-stat` fail with EIO: see faulty.py."""
-    script = Path(__file__).with_name("faulty.py")
+    script = Path(__file__).with_name(program)
     with harness.myself() as person:
         server = subprocess.Popen([sys.executable, "-I", script, point, *words], stdout=subprocess.PIPE)
         assert server.stdout is not None
@@ -389,6 +389,24 @@ def test_a_source_whose_server_dies(source: Path) -> None:
         ):
             assert errno_of(act, *arguments) in ("ENOTCONN", "ECONNABORTED"), act
         assert errno_of(os.listdir, view.point) in (None, "ENOTCONN", "ECONNABORTED")
+
+
+def test_a_source_that_folds_case(source: Path) -> None:
+    """Two spellings for one name: the mount is refused, though the names at the top have no letters that could tell. Where
+    a person allows it a rule hides its name in every spelling."""
+    harness.require_fuse()
+    grants = ("/=ro", "/1/Private=none")
+    with faulty_source(source, program="folding.py"), harness.myself() as person:
+        point = person.home / "view"
+        point.mkdir()
+        done = person.policyfs("mount", source, point, "-g", "/=ro", "-g", "/1/Private=none")
+        assert done.returncode == 4
+        assert "--allow-case-folding" in done.stderr
+        with mounted(source, *grants, options=("--allow-case-folding",)) as view:
+            assert os.listdir(view.point / "1") == []
+            for path in ("1/Private/secret", "1/PRIVATE/SECRET", "1/private"):
+                with refused("ENOENT"):
+                    os.stat(view.point / path)
 
 
 # -- slow things ---------------------------------------------------------------------------------------------------------
