@@ -57,7 +57,7 @@ def nothing_open(policy: Policy) -> UserFault:
 def open_policy(root: Root, options: PolicyOptions) -> Policy:
     """The policy for a view on `root`: where the source takes two spellings for one name, rules ignore case too. Raises
     `UserFault`, also for a policy that has no grant at all."""
-    policy = policy_for(root.source, options, fold_case=root.folds_case())
+    policy = policy_for(root.source, options, fold_case=root.folds_case(), mount=root.mount_number())
     session = policy.session
     if not session.grants and not session.read_roots and not session.write_roots:
         raise UserFault(Exit.POLICY, NO_GRANT)

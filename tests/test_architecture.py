@@ -148,8 +148,6 @@ EXCEPTIONS = {
     ("mount/daemon.py", "pathlib"): "the same",
     ("mount/policy_change.py", "os.listdir"): "looks for the descriptor of /dev/fuse among this process's own",
     ("mount/policy_change.py", "os.readlink"): "the same",
-    ("view/credentials.py", "os.lstat"): "looks at places of the host that the denylist names, never at the source's own",
-    ("view/credentials.py", "os.scandir"): "lists those places",
     ("view/files.py", "fcntl"): "takes O_APPEND off a descriptor, and puts it back",
     ("mount/start.py", "os.open"): "the daemon's log, which lies in policyfs's own state or where --log says",
     ("mount/start.py", "os.pidfd_open"): "holds the daemon that it started",

@@ -105,8 +105,9 @@ def _texts(roots: Roots) -> tuple[str, ...]:
     return tuple(root.decode("utf-8", "surrogateescape") for root in roots.roots)
 
 
-def policy_for(source: HostPath, options: PolicyOptions, *, fold_case: bool = False) -> Policy:
-    """The policy of the view of `source` (a real path). Raises `UserFault` with every fault found."""
+def policy_for(source: HostPath, options: PolicyOptions, *, fold_case: bool = False, mount: int | None = None) -> Policy:
+    """The policy of the view of `source` (a real path), opened in the mount of that number if it was. Raises `UserFault`
+    with every fault found."""
     options = options.absolute()
     faults: list[str] = []
     session = Session()
@@ -114,8 +115,16 @@ def policy_for(source: HostPath, options: PolicyOptions, *, fold_case: bool = Fa
         session = session_of(options)
     except UserFault as fault:
         faults += fault.messages
-    shown_elsewhere = mounts.elsewhere(source, mounts.mounts())
-    return _policy(source, session, options, faults, fold_case=fold_case, elsewhere=shown_elsewhere)
+    table = mounts.mounts()
+    return _policy(
+        source,
+        session,
+        options,
+        faults,
+        fold_case=fold_case,
+        elsewhere=mounts.elsewhere(source, table),
+        tops=mounts.tops(source, mount, table),
+    )
 
 
 def machine_policy(options: PolicyOptions) -> Policy:
@@ -137,6 +146,7 @@ def _policy(
     *,
     fold_case: bool = False,
     elsewhere: tuple[tuple[ViewPath, HostPath], ...] = (),
+    tops: tuple[HostPath, ...] = (),
 ) -> Policy:
     """The policy of a session's view of `source`, once the floors are read; `faults` are those found until now."""
     home = places.home()
@@ -173,6 +183,7 @@ def _policy(
         floors=floors,
         elsewhere=elsewhere,
         protected=(*own, *read),
+        tops=tops,
         unwalked=places.unwalked_places(),
     )
     try:

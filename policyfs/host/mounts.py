@@ -24,12 +24,14 @@ _WHOLE = HostPath(b"/")
 @dataclass(frozen=True, slots=True)
 class Mount:
     """One line of /proc/self/mountinfo (proc(5)): where, of what type, on which device, and which directory of that
-    device's file system is seen there."""
+    device's file system is seen there; its number, and that of the mount it is mounted on."""
 
     point: HostPath
     type: str
     device: str
     root: HostPath = _WHOLE
+    number: int = 0
+    on: int = -1
 
 
 def mounts() -> list[Mount]:
@@ -47,7 +49,7 @@ def mounts() -> list[Mount]:
         fields = line.split(b" ")
         after = fields.index(b"-")
         point, root = _unescaped(fields[4]), _unescaped(fields[3])
-        found.append(Mount(point, fields[after + 1].decode(), fields[2].decode(), root))
+        found.append(Mount(point, fields[after + 1].decode(), fields[2].decode(), root, int(fields[0]), int(fields[1])))
     return found
 
 
@@ -94,6 +96,39 @@ def elsewhere(source: HostPath, table: Sequence[Mount]) -> tuple[tuple[ViewPath,
             if place != HostPath(source.rstrip(b"/") + b"/" + part if part else source):
                 found[ViewPath(b"/" + part), place] = None
     return tuple(found)
+
+
+def seen_at(place: HostPath, table: Sequence[Mount]) -> Mount | None:
+    """The mount that a walk to a place, a real path, ends in. By the table alone: nothing is touched."""
+    numbers = {mount.number for mount in table}
+    mount = next((mount for mount in table if mount.point == _WHOLE and mount.on not in numbers), None)
+    while mount is not None:
+        nearer = [over for over in table if over.on == mount.number and below(place, over.point) is not None]
+        # On the way down the uppermost is met first.
+        next_one = min(reversed(nearer), key=lambda over: len(over.point), default=None)
+        if next_one is None:
+            break
+        mount = next_one
+    return mount
+
+
+def tops(source: HostPath, number: int | None, table: Sequence[Mount]) -> tuple[HostPath, ...]:
+    """The mountpoints at which the file system of SOURCE is seen, whichever directory of it. `number` is that of the mount
+    in which SOURCE was opened, if it was: by now another may stand over it.
+
+    None below a view: to go there is to ask a daemon, perhaps the very one that asks.
+    """
+    mine = next((mount for mount in table if mount.number == number), None) or seen_at(source, table)
+    if mine is None:
+        return (_WHOLE,)
+    views = [mount.point for mount in table if mount.type == FILE_SYSTEM_TYPE and mount.device != mine.device]
+    return tuple(
+        mount.point
+        for mount in table
+        if mount.device == mine.device
+        and seen_at(mount.point, table) is mount
+        and all(below(mount.point, view) is None for view in views)
+    )
 
 
 def mount_at(point: HostPath) -> Mount | None:

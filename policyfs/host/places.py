@@ -161,8 +161,8 @@ def code_directory() -> Path:
 
 
 def unwalked_places() -> tuple[HostPath, ...]:
-    """What of `own_places` is not looked through for files that have another name elsewhere: where views are mounted, since
-    who looks there may be the one that is to answer; and policyfs's code, thousands of files that are nobody's secret."""
+    """What of `own_places` is not looked through for files that have another name elsewhere: where runs come and go, each
+    of which would have it looked through again; and policyfs's code, thousands of files that are nobody's secret."""
     places = [HostPath(os.fsencode(directory)) for directory in (runs_directory(), code_directory())]
     return tuple(dict.fromkeys([*places, *map(real, places)]))
 

@@ -32,6 +32,7 @@ from policyfs.mount.pruning import prune_cold
 from policyfs.mount.request import MountRequest, Ready
 from policyfs.opening import nothing_open, open_policy, root_of
 from policyfs.policy.paths import HostPath, display
+from policyfs.view.credentials import HELD_SHARE
 from policyfs.view.view import View
 
 log = logging.getLogger("policyfs.mount")
@@ -114,9 +115,9 @@ def view_of(request: MountRequest) -> tuple[View, list[str]]:
 def serve(request: MountRequest, answer_descriptor: int) -> None:
     """Mount, tell that it answers, and serve until the end. Raises `UserFault` while nothing is mounted yet."""
     mounts.require_fuse()
-    view, warnings = view_of(request)
     descriptors = raise_descriptor_limit()
-    most = min(MOST_HANDLES, max(16, (descriptors - _SPARE_DESCRIPTORS) // 2))
+    view, warnings = view_of(request)
+    most = min(MOST_HANDLES, max(16, (descriptors - descriptors // HELD_SHARE - _SPARE_DESCRIPTORS) // 2))
     if most < MOST_HANDLES:
         warnings.append(
             f"only {descriptors} descriptors are allowed here, so {most} files can be open at once; raise it with ulimit -n"

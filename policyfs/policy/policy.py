@@ -38,8 +38,8 @@ class Surroundings:
     /home as root, or by sudo, has HOME=/root. `real` gives the real path of places that are reached through a link.
     `floors` are the floor sources beyond the session, by name. `elsewhere` are the parts of SOURCE, by their paths in the
     view, that mounts show at other places too, with those places: what closes a place closes it by every path to it, what
-    opens it only by its own. `protected` are places that no view shows, `unwalked` those of them in which no credential is
-    looked for, which are many or lead back to the view.
+    opens it only by its own. `protected` are places that no view shows. `tops` are the mountpoints of SOURCE's file system,
+    beneath which credentials are looked for that have another name in SOURCE, and `unwalked` the places where none is.
     """
 
     source: HostPath
@@ -49,6 +49,7 @@ class Surroundings:
     floors: Mapping[str, Mapping[HostPath, Level]] = field(default_factory=dict)
     elsewhere: tuple[tuple[ViewPath, HostPath], ...] = ()
     protected: tuple[HostPath, ...] = ()
+    tops: tuple[HostPath, ...] = (HostPath(b"/"),)
     unwalked: tuple[HostPath, ...] = ()
 
 

@@ -20,6 +20,7 @@ import stat
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 from policyfs.policy.paths import ROOT, HostPath, Name, ViewPath, below, child
 
@@ -152,6 +153,17 @@ class Root:
         """An O_PATH descriptor of an entry of an open directory. Raises OSError as `reach` does."""
         return _openat2(directory, name, _REACH)
 
+    @staticmethod
+    def hold(place: HostPath) -> int:
+        """An O_PATH descriptor of a place of the host, a link itself included: a mountpoint beside SOURCE, beneath which
+        `reach_name` goes on. It is walked to by its path, so only what stands in the table of mounts is to be named."""
+        return os.open(place, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    def mount_number(self) -> int:
+        """The number of the mount that SOURCE was reached through, as the table of mounts has it."""
+        with open(f"/proc/self/fdinfo/{self.descriptor}", "rb") as lines:
+            return next(int(line.split()[1]) for line in lines if line.startswith(b"mnt_id:"))
+
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def stat(self, path: ViewPath) -> os.stat_result:
@@ -176,12 +188,13 @@ class Root:
             os.close(descriptor)
 
     @staticmethod
-    def names(directory: int) -> list[Name]:
-        """The names in a directory, in the order in which the source has them; `.` and `..` are not among them."""
+    def names(directory: int, most: int | None = None) -> list[Name]:
+        """The names in a directory, in the order in which the source has them, no more than `most`; `.` and `..` are not
+        among them."""
         listing = _openat2(directory, b".", _LIST)
         try:
             with os.scandir(listing) as entries:
-                return [Name(os.fsencode(entry.name)) for entry in entries]
+                return [Name(os.fsencode(entry.name)) for entry in islice(entries, most)]
         finally:
             os.close(listing)
 

@@ -63,17 +63,12 @@ class View:
         self.root = root
         self.policy = policy
         self.links = Links(root, lambda: self.policy, named or root.source, at)
-        self._at = () if at is None else (at,)
-        self._credentials = self._credentials_of(policy)
-
-    def _credentials_of(self, policy: Policy) -> Credentials:
-        # The view itself may be mounted in a place that a session denies.
-        return Credentials(policy.denied_places, (*policy.surroundings.unwalked, *self._at))
+        self._credentials = _credentials_of(policy)
 
     def take(self, policy: Policy) -> None:
         """Go by another policy from now on."""
+        self._credentials = _credentials_of(policy)
         self.policy = policy
-        self._credentials = self._credentials_of(policy)
 
     def is_credential(self, file: OpenFile) -> bool:
         """Whether an open file is one that the denylist hides under another name."""
@@ -686,3 +681,7 @@ class View:
 
     def _made(self, location: Location, directory: int, name: Name) -> Attributes:
         return self.judged(location, self.root.stat_name(directory, name))
+
+
+def _credentials_of(policy: Policy) -> Credentials:
+    return Credentials(policy.denied_places, policy.surroundings.tops, policy.surroundings.unwalked)

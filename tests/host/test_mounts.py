@@ -52,6 +52,28 @@ def test_the_other_paths_to_what_a_view_shows() -> None:
     assert elsewhere(b"/run/namespace/a") == {(b"/", b"/mnt/top/@/run/namespace/a")}
 
 
+def test_where_the_file_system_of_source_is_seen() -> None:
+    """By the mounts of its device that a path leads to: none that another covers, and none below a view. Which mount
+    SOURCE was opened in is said by its number, where one covers it."""
+    table = [
+        Mount(HostPath(b"/"), "ext4", "8:1", number=1, on=0),
+        Mount(HostPath(b"/home"), "btrfs", "0:30", HostPath(b"/@home"), number=2, on=1),
+        Mount(HostPath(b"/mnt"), "btrfs", "0:30", number=3, on=1),
+        Mount(HostPath(b"/home/me/view"), FILE_SYSTEM_TYPE, "0:99", number=4, on=2),
+        Mount(HostPath(b"/home/me/view/in"), "btrfs", "0:30", number=5, on=4),
+        Mount(HostPath(b"/srv/a"), "btrfs", "0:30", number=6, on=1),
+        Mount(HostPath(b"/srv"), "tmpfs", "0:40", number=7, on=1),
+        Mount(HostPath(b"/mnt"), "tmpfs", "0:41", number=8, on=3),
+        Mount(HostPath(b"/srv/home"), "btrfs", "0:30", number=9, on=7),
+    ]
+    assert set(mounts.tops(HostPath(b"/home/me"), None, table)) == {b"/home", b"/srv/home"}
+    assert set(mounts.tops(HostPath(b"/mnt/x"), None, table)) == {b"/mnt"}
+    assert set(mounts.tops(HostPath(b"/mnt/x"), 3, table)) == {b"/home", b"/srv/home"}
+    assert set(mounts.tops(HostPath(b"/home/me/view/x"), None, table)) == {b"/home/me/view"}
+    assert set(mounts.tops(HostPath(b"/etc"), 77, table)) == {b"/"}
+    assert mounts.tops(HostPath(b"/etc"), None, []) == (b"/",)
+
+
 def test_a_machine_that_does_not_tell_its_mounts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing is opened where it cannot be known what another mount shows: a chroot without /proc."""
 

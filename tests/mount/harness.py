@@ -571,6 +571,10 @@ def _look_over(view: Mounted, before: Counter[str] | None) -> None:
                 # A journal is opened with its first entry, and stays open.
                 for name in [name for name in after if "/policyfs/journal/" in name and name not in before]:
                     del after[name]
+                # So do the directories of denied places, from when they come into being: policyfs's own state among them.
+                for counted in (after, before):
+                    for name in [name for name in counted if name.startswith(f"{view.person.home}/.")]:
+                        del counted[name]
                 # How many, not which: a source that was moved meanwhile has another name.
                 return after - before if after.total() > before.total() else Counter()
 

@@ -471,13 +471,13 @@ def test_a_name_of_a_credential_that_becomes_one(tmp_path: Path) -> None:
     (source / "d").mkdir(parents=True)
     (source / "d/f").write_text("content")
     with live(source, session='[grants]\n"/" = "ro"\n') as lively:
-        secrets = lively.view.person.home / "secrets"
+        secrets = lively.view.person.home / ".secrets"
         secrets.mkdir()
         (secrets / "key").hardlink_to(source / "d/f")
         file = lively.view.point / "d/f"
         with opened(file, os.O_RDONLY) as descriptor, child(_MAPPING, file, "shared", "read") as process:
             assert os.pread(descriptor, 7, 0) == b"content"
-            lively.session_file.write_text('[grants]\n"/" = "ro"\n[deny]\npaths = ["~/secrets"]\n')
+            lively.session_file.write_text('[grants]\n"/" = "ro"\n[deny]\npaths = ["~/.secrets"]\n')
             lively.reload()
             assert errno_of(os.stat, file) == "ENOENT" == errno_of(file.read_text)
             assert errno_of(os.pread, descriptor, 7, 0) == "EACCES"

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from policyfs.host import mounts
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import HostPath, Name, ViewPath
 from policyfs.policy.policy import Policy, Surroundings
@@ -47,6 +48,11 @@ GRANTS = {
 def policy(source: Path, grants: dict[bytes, Level] = GRANTS) -> Policy:
     session = Session(grants={ViewPath(path): level for path, level in grants.items()})
     return Policy(session, Surroundings(HostPath(os.fsencode(source))))
+
+
+def beside(source: HostPath, place: HostPath) -> Surroundings:
+    """SOURCE with a denied place beside it."""
+    return Surroundings(source, protected=(place,), tops=mounts.tops(source, None, mounts.mounts()))
 
 
 @pytest.fixture
@@ -777,7 +783,7 @@ def test_another_policy_from_now_on(view: View, source: Path) -> None:
     assert view.link_text(at(view, "/link")) == b"f"
     place = HostPath(os.fsencode(elsewhere / "key"))
     session = Session(grants={ViewPath(b"/"): Level.RO, ViewPath(b"/f"): Level.NONE})
-    view.take(Policy(session, Surroundings(view.root.source, protected=(place,))))
+    view.take(Policy(session, beside(view.root.source, place)))
     for path in ("/notes", "/f", "/link"):
         with Refuses(Refusal.MISSING, path):
             view.attributes(at(view, path))
@@ -821,7 +827,7 @@ def test_a_refusal_tells_its_place_and_whether_anything_is_there(
     home.write_text("secret")
     os.link(home, source / "key")
     session = Session(grants={**view.policy.session.grants, ViewPath(b"/via"): Level.NONE, ViewPath(b"/via/x"): Level.RO})
-    view.take(Policy(session, Surroundings(view.root.source, protected=(HostPath(os.fsencode(home)),))))
+    view.take(Policy(session, beside(view.root.source, HostPath(os.fsencode(home)))))
     location = at(view, path)
     with pytest.raises(Refused) as caught:
         view.attributes(location)
@@ -840,38 +846,9 @@ def test_an_open_file_that_is_a_credential(view: View, source: Path, further_nam
         os.link(home, source / f"key{number}")
     os.link(source / "f", source / "second")
     with open(home, "rb") as opened, open(source / "f", "rb") as other:
-        view.take(Policy(view.policy.session, Surroundings(view.root.source, protected=(HostPath(os.fsencode(home)),))))
+        view.take(Policy(view.policy.session, beside(view.root.source, HostPath(os.fsencode(home)))))
         assert view.is_credential(OpenFile(opened.fileno())) is is_credential
         assert not view.is_credential(OpenFile(other.fileno()))
-
-
-def test_credentials_are_not_looked_for_where_views_are_mounted(view: View, source: Path) -> None:
-    """Neither where this one is, nor where policyfs mounts others: whoever answers there may be the one who asks."""
-    private = source.parent / "private"
-    mounted, views = private / "mounted", private / "views"
-    for number, directory in enumerate((private, mounted, views, private / "other")):
-        directory.mkdir()
-        (directory / "key").write_text("secret")
-        os.link(directory / "key", source / f"key{number}")
-    surroundings = Surroundings(
-        view.root.source, protected=(HostPath(os.fsencode(private)),), unwalked=(HostPath(os.fsencode(views)),)
-    )
-    known = Policy(view.policy.session, surroundings)
-
-    def hidden(of: View) -> list[int]:
-        files = (os.open(source / f"key{number}", os.O_RDONLY) for number in range(4))
-        opened = [OpenFile(descriptor) for descriptor in files]
-        try:
-            return [number for number, file in enumerate(opened) if of.is_credential(file)]
-        finally:
-            for file in opened:
-                file.close()
-
-    assert hidden(View(view.root, known)) == [0, 1, 3]
-    at_its_place = View(view.root, known, at=HostPath(os.fsencode(mounted)))
-    assert hidden(at_its_place) == [0, 3]
-    at_its_place.take(Policy(view.policy.session, dataclasses.replace(surroundings, unwalked=())))
-    assert hidden(at_its_place) == [0, 2, 3]
 
 
 def test_a_refused_change_tells_its_place(view: View) -> None:
@@ -1035,7 +1012,7 @@ def test_the_entries_of_a_listing_are_judged_one_by_one(view: View, source: Path
     home.write_text("secret")
     for name in ("key", "key too"):
         os.link(home, source / name)
-        view.take(Policy(view.policy.session, Surroundings(view.root.source, protected=(HostPath(os.fsencode(home)),))))
+        view.take(Policy(view.policy.session, beside(view.root.source, HostPath(os.fsencode(home)))))
         listing = view.listing(view.top)
         try:
             assert Name(os.fsencode(name)) in listing.names
