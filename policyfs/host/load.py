@@ -168,6 +168,7 @@ def _policy(
     if options.session_file is not None:
         files.append(options.session_file)
     own = places.own_places()
+    views = [mount.point for mount in mounts.mounts() if mount.type == mounts.FILE_SYSTEM_TYPE]
     # These come with the links that lead to them: a directory behind one is not to be hidden whole.
     read = [place for file in files for place in places.on_the_way(file)]
     spoken_of = (
@@ -179,7 +180,8 @@ def _policy(
         source=source,
         homes=homes,
         other_homes=other_homes,
-        real=places.real_of(spoken_of),
+        # To ask a view where its links lead is to ask a daemon, at a reload the very one that asks.
+        real=places.real_of(place for place in spoken_of if not any(below(place, view) is not None for view in views)),
         floors=floors,
         elsewhere=elsewhere,
         protected=(*own, *read),

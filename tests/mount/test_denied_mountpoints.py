@@ -36,10 +36,10 @@ def entered(person: Person, *words: str | Path) -> None:
     subprocess.run(["nsenter", "-t", str(person.namespace), "-m", "--", *words], check=True, timeout=10)
 
 
-def view_at(person: Person, name: str, stack: ExitStack) -> Mounted:
+def view_at(person: Person, name: str, stack: ExitStack, session: str = SESSION) -> Mounted:
     point = person.home / ".views" / name
     point.mkdir()
-    return stack.enter_context(mounted(person.home / "tree", session=SESSION, person=person, point=point))
+    return stack.enter_context(mounted(person.home / "tree", session=session, person=person, point=point))
 
 
 def asked_all(view: Mounted) -> str:
@@ -58,6 +58,16 @@ def test_views_in_each_others_denied_places(person: Person) -> None:
             done = person.policyfs("reload", view.point)
             assert done.returncode == 0, done.stderr
         for view in views:
+            assert asked_all(view) == "a 4\nb 4\n"
+
+
+def test_a_view_that_denies_its_own_mountpoint(person: Person) -> None:
+    """At a reload it does not ask itself where that leads."""
+    with ExitStack() as stack:
+        view = view_at(person, "a", stack, SESSION.replace("~/.views", "~/.views/a"))
+        for _ in range(2):
+            done = person.policyfs("reload", view.point)
+            assert done.returncode == 0, done.stderr
             assert asked_all(view) == "a 4\nb 4\n"
 
 
