@@ -155,7 +155,6 @@ EXCEPTIONS = {
     ("mount/daemon.py", "os.chdir"): "to /, so that the daemon keeps no directory busy",
     ("mount/daemon.py", "os.waitpid"): "for the child that tells a person in the foreground what is wrong",
     ("mount/watch.py", "inotify_simple"): "watches directories by the descriptors that the door reached them with",
-    ("doctor/examine.py", "fcntl"): "asks a descriptor that the door reached for its flags",
 }
 """What is used all the same outside the door, and why."""
 
