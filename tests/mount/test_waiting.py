@@ -27,7 +27,7 @@ class Page(OpenFile):
     """A file of one page on a disk that brings it once it was looked for so many times; by itself never."""
 
     def __init__(self, comes_after: int | None, fault: OSError | None = None) -> None:
-        super().__init__(-1, writable=False, append=False)
+        super().__init__(-1)
         self.comes_after = comes_after
         self.fault = fault
         self.looks = 0
@@ -157,7 +157,7 @@ def test_a_file_system_that_cannot_tell(impatient: None) -> None:
             looks += 1
             return super().read_cached(offset, size)
 
-    file = File(descriptor, writable=False, append=False)
+    file = File(descriptor)
     try:
         try:
             file.read_cached(0, 1)
