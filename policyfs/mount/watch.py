@@ -191,6 +191,9 @@ class Watch:
         """Watch a directory, before it is looked into; None where it cannot be watched."""
         if node.watched is not None or self._inotify is None or node.unwatchable:
             return node.watched
+        if node.gone:
+            # Where it was there may be another by now, of its inode number: that one's watch is not to be this one's.
+            return None
         try:
             reached = self._view.root.reach_directory(self._nodes.path(node))
         except OSError:
@@ -483,9 +486,15 @@ class Watch:
         for name in list(watched.known):
             self._forget_name(watched, Name(name), found)
         del self._by_descriptor[watched.descriptor]
-        if watched.node.watched is watched:
-            watched.node.watched = None
-            self._nodes.ended(watched.node)
+        node = watched.node
+        if node.watched is not watched:
+            return
+        node.watched = None
+        self._nodes.ended(node)
+        above = None if node.parent is None else node.parent.watched
+        if above is not None and above.known.get(node.name) is node:
+            # Where the other has its name too, that name shows no difference.
+            self._forget_name(above, node.name, found)
 
     def _everything(self) -> list[Invalidation]:
         """Forget all that was told: every name and every attribute."""

@@ -275,9 +275,12 @@ class Shuffled:
             self._same(lambda path=path: _shown(self.point / path), lambda path=path: self._attributes(path), path)
             location = self.view.locate(ViewPath(b"/" + os.fsencode(path)))
             if not (self.source / path).is_symlink() and (self.source / path).is_file():
+                # What is not shown is missing to the kernel, which asks for the name first.
+                shown = self._attributes(path)
                 opened = told(lambda location=location: self.view.open(location, os.O_RDWR).close())
+                opened = shown if isinstance(shown, str) else opened
                 self._same(lambda path=path: told(_open_and_close, self.point / path), lambda opened=opened: opened, path)
-                if isinstance(self._attributes(path), str):
+                if isinstance(shown, str):
                     continue
                 content = (self.source / path).read_bytes()
                 self._same(lambda path=path: told((self.point / path).read_bytes), lambda content=content: content, path)
