@@ -231,19 +231,44 @@ def source_of(text: str) -> HostPath:
     return places.real(named)
 
 
+_MOST_BYTES = 16 << 20
+"""Longest session or floors file, in bytes: half a million rules."""
+
+
 def _text_of(name: str) -> str:
+    """The text of a session or floors file. Who asks may be a command or the daemon, now or at a reload, and all must read
+    the same: so it is a regular file, and no name of /proc, which leads each process somewhere else (`/dev/stdin`)."""
+    shown = _shown(name) or "``"
+    reason = None
     try:
-        with open(name, "rb") as file:
-            content = file.read()
-        return content.decode("utf-8")
+        if any(below(place, proc) is not None for proc in _proc_mounts() for place in places.on_the_way(name)):
+            reason = "leads through /proc, and so each process to another file"
+        else:
+            with open(name, "rb", opener=_never_waiting) as file:
+                regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+                content = file.read(_MOST_BYTES + 1) if regular else b""
+            if not regular:
+                reason = "is no regular file, and could not be read again at a reload"
+            elif len(content) > _MOST_BYTES:
+                reason = f"has more than {_MOST_BYTES >> 20} MiB, which no session file needs"
+            else:
+                return content.decode("utf-8")
     except OSError as error:
-        raise UserFault(
-            Exit.POLICY, f"{_shown(name) or '``'} cannot be read: {error.strerror}; name a readable file"
-        ) from None
+        raise UserFault(Exit.POLICY, f"{shown} cannot be read: {error.strerror}; name a readable file") from None
     except UnicodeDecodeError as error:
-        raise UserFault(Exit.POLICY, f"{_shown(name)} is not UTF-8 (byte {error.start}); TOML is written in UTF-8") from None
+        raise UserFault(Exit.POLICY, f"{shown} is not UTF-8 (byte {error.start}); TOML is written in UTF-8") from None
     except ValueError:
         raise UserFault(Exit.POLICY, "a file name with a NUL in it; name a readable file") from None
+    raise UserFault(Exit.POLICY, f"{shown} {reason}; write the rules to a file and name that")
+
+
+def _never_waiting(name: str, flags: int) -> int:
+    """How a file is opened that may be a FIFO or a terminal: neither is waited for nor taken."""
+    return os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+def _proc_mounts() -> list[HostPath]:
+    return [mount.point for mount in mounts.mounts() if mount.type == "proc"]
 
 
 def _levels(texts: tuple[str, ...], option: str, faults: list[str]) -> dict[ViewPath, Level]:

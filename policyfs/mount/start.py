@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 
-from policyfs.host import places
+from policyfs.host import mounts, places
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.places import mount_name
 from policyfs.mount.request import MountRequest, Ready
@@ -15,6 +16,9 @@ from policyfs.policy.paths import HostPath, display
 
 DAEMON = (sys.executable, "-I", "-c", "from policyfs.mount.daemon import main; main()")
 """Isolated (-I): a `trio.py` where the person stands, or on PYTHONPATH, is never imported (security.md P16)."""
+
+_PATIENCE = 10.0
+"""Seconds that a daemon has to end in order; it takes milliseconds."""
 
 
 def log_file_for(point: HostPath) -> str:
@@ -68,6 +72,15 @@ class Daemon:
         """Wait for its end, which somebody has seen to."""
         self._process.wait()
 
+    def end(self) -> None:
+        """End it, whatever it is at, and wait for that."""
+        signal.pidfd_send_signal(self.pidfd, signal.SIGTERM)
+        try:
+            self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            self._process.wait()
+
     def leave(self) -> None:
         """Let it live on without this process, which does not wait for it."""
         os.close(self.pidfd)
@@ -82,8 +95,17 @@ def start_daemon(request: MountRequest) -> Ready:
     try:
         daemon.ask(request)
         ready = daemon.ready()
-    except BaseException:
+    except UserFault:
+        # It ends by itself.
         daemon.forget()
+        raise
+    except BaseException:
+        daemon.end()
+        # One that was told so in the midst of mounting leaves a mount that nobody answers.
+        point = HostPath(os.fsencode(request.mountpoint))
+        left = mounts.mount_at(point)
+        if left is not None and left.type == mounts.FILE_SYSTEM_TYPE:
+            mounts.unmount(point, lazily=True)
         raise
     finally:
         daemon.leave()

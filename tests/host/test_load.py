@@ -144,6 +144,35 @@ def test_an_empty_file_name(home: Path, source: Path) -> None:
     assert fault_of(source, session_file=str(home)) == (f"{home} cannot be read: Is a directory; name a readable file",)
 
 
+@pytest.mark.parametrize("option", ["session_file", "floors_files"])
+def test_a_file_that_is_not_the_same_file_to_everybody(home: Path, source: Path, option: str) -> None:
+    """A FIFO, a device, a file that a descriptor of this process leads to: the daemon would read something else there or
+    wait for it, at a reload once more. None is opened for longer than a look, and none is taken for an empty file."""
+    os.mkfifo(home / "fifo")
+    with open(written(home / "s.toml", '[floors]\n"/" = "ro"')) as file:
+        for name, why in (
+            (home / "fifo", "is no regular file"),
+            ("/dev/zero", "is no regular file"),
+            ("/dev/null", "is no regular file"),
+            ("/dev/stdin", "leads through /proc"),
+            (f"/dev/fd/{file.fileno()}", "leads through /proc"),
+            (f"/proc/{os.getpid()}/cwd/home/s.toml", "leads through /proc"),
+            ("/proc/self/environ", "leads through /proc"),
+        ):
+            (told,) = fault_of(source, "/=ro", **{option: str(name) if option == "session_file" else (str(name),)})
+            assert told.startswith(f"{name} {why}")
+            assert told.endswith("; write the rules to a file and name that")
+
+
+def test_a_file_without_an_end(home: Path, source: Path) -> None:
+    """What no session needs is not read into memory."""
+    file = written(home / "s.toml", "")
+    os.truncate(file, 1 << 40)
+    assert fault_of(source, "/=ro", session_file=file) == (
+        f"{file} has more than 16 MiB, which no session file needs; write the rules to a file and name that",
+    )
+
+
 def test_contradictions_that_only_folding_shows(home: Path, source: Path) -> None:
     """On a source that folds case, two spellings of one name are one path."""
     with pytest.raises(UserFault, match="two rules for one path") as caught:

@@ -7,12 +7,16 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from policyfs.host.load import PolicyOptions
+from policyfs.mount import start
+from policyfs.mount.request import MountRequest, Ready
 from tests.mount import harness
 from tests.mount.harness import PATIENCE, PROGRAM, Person, errno_of, mounted, refused, until, watchdog
 
@@ -176,6 +180,48 @@ def test_a_session_file_that_cannot_be_read(person: Person, source: Path, point:
     assert_refused(person.policyfs("mount", source, point, "-s", person.home / "no.toml"), POLICY, "no.toml", "No such file")
     assert_refused(person.policyfs("mount", source, point, "-s", person.home), POLICY, "cannot be read")
     assert person.mount_at(point) is None
+
+
+@pytest.mark.parametrize("option", ["-s", "--floors"])
+@pytest.mark.parametrize("way", ["mount", "mount -f", "run", "explain", "view", "instructions", "doctor", "check"])
+def test_rules_that_only_one_process_can_read(person: Person, source: Path, point: Path, way: str, option: str) -> None:
+    """Standard input is another file in the daemon, where its rules would be none: no command takes it, or a FIFO."""
+    deny = '[grants]\n"/a" = "none"\n' if option == "-s" else f'[floors]\n"{source}/a" = "none"\n'
+    (person.home / "rules.toml").write_text(deny)
+    os.mkfifo(person.home / "fifo")
+    words, places, after = way.split(), [source], []
+    if words[0] == "mount":
+        places.append(point)
+    elif words[0] == "explain":
+        after = ["/a"]
+    elif words[0] == "run":
+        after = ["--", "ls", "a"]
+    for file in ("/dev/stdin", "/dev/fd/0", person.home / "fifo"):
+        rules = [file] if way == "check" else [*places, "-g", "/=ro", option, file, *after]
+        with open(person.home / "rules.toml") as given:
+            done = subprocess.run(
+                person.command(*PROGRAM, *words, *rules),
+                env=person.environment, stdin=given, capture_output=True, text=True, timeout=PATIENCE, check=False,
+            )  # fmt: skip
+        assert_refused(done, POLICY, str(file), "write the rules to a file")
+    assert person.mount_at(point) is None
+
+
+@pytest.mark.parametrize("daemon", ["signal.pause()", "signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"])
+def test_an_interrupted_command_ends_its_daemon(point: Path, monkeypatch: pytest.MonkeyPatch, daemon: str) -> None:
+    """Whatever the daemon is at, it does not live on to mount a view that nobody waits for."""
+    started = []
+
+    def interrupted(self: start.Daemon) -> Ready:
+        started.append(self._process)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(start, "DAEMON", (sys.executable, "-I", "-c", f"import signal; {daemon}"))
+    monkeypatch.setattr(start, "_PATIENCE", 0.5)
+    monkeypatch.setattr(start.Daemon, "ready", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        start.start_daemon(MountRequest("/", str(point), PolicyOptions()))
+    assert not os.path.exists(f"/proc/{started[0].pid}")
 
 
 def test_a_session_file_without_permission(ordinary_user: Person) -> None:
