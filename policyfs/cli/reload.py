@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
 from policyfs.cli.options import directories, files, print_open
-from policyfs.host import asking, places
-from policyfs.host.faults import Exit, UserFault
-from policyfs.policy.paths import PathFault
+from policyfs.host import asking
+from policyfs.host.load import PolicyOptions
 
 
 @click.command("reload")
@@ -25,9 +22,5 @@ def command(mountpoint: str, session_file: str | None) -> None:
     A file with a fault changes nothing. A run is named by its SOURCE.
     """
     point = asking.mounted_view(mountpoint)
-    if session_file is not None:
-        try:
-            session_file = os.fsdecode(places.absolute(session_file))
-        except PathFault as fault:
-            raise UserFault(Exit.POLICY, f"--session: {fault}; name a session file") from None
-    print_open(asking.ask(point, {"do": "reload", "session_file": session_file}))
+    options = PolicyOptions(session_file=session_file).absolute()
+    print_open(asking.ask(point, {"do": "reload", "session_file": options.session_file}))

@@ -29,6 +29,7 @@ from typing import Any
 
 import trio
 
+from policyfs.host import mounts
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.namespaces import same_namespaces
 from policyfs.mount.live import LivePolicy
@@ -36,7 +37,7 @@ from policyfs.mount.operations import Operations
 from policyfs.mount.request import MountRequest
 from policyfs.policy.explained import OPERATIONS, explanation_values, path_fault_text, unseen_values
 from policyfs.policy.levels import LEVELS
-from policyfs.policy.paths import PathFault, ViewPath, from_text, view_path
+from policyfs.policy.paths import HostPath, PathFault, ViewPath, display, from_text, view_path
 from policyfs.policy.refusals import Refusal
 from policyfs.view.links import Landing
 
@@ -223,9 +224,21 @@ class Control:
         session_file = request.get("session_file")
         if session_file is not None and not isinstance(session_file, str):
             raise UserFault(Exit.USAGE, "session_file is a file name")
+        # In a thread: on the way there this very view may be asked.
+        if session_file is not None and await trio.to_thread.run_sync(self._shows, session_file, abandon_on_cancel=True):
+            shown = display(os.fsencode(session_file))
+            raise UserFault(Exit.POLICY, f"{shown} lies in this view; name it where it is in SOURCE")
         await self._live.reload(session_file)
         log.info("took another policy")
         return await self._view(request)
+
+    def _shows(self, file: str) -> bool:
+        """Whether a file name leads into this view, where the session may change what is to bind it."""
+        if not file.startswith("/") or "\0" in file:
+            # No file has this name; who reads it says so.
+            return False
+        point = HostPath(os.fsencode(self._request.mountpoint))
+        return mounts.in_one_of([point], HostPath(os.fsencode(file))) is not None
 
     async def _grant(self, request: Request) -> list[dict[str, str]]:
         text, seconds = request.get("level"), request.get("seconds")

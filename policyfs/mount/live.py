@@ -67,7 +67,8 @@ class LivePolicy:
             options = self.options
             if session_file is not None:
                 options = dataclasses.replace(options, session_file=session_file)
-            base = open_policy(self._operations.view.root, options)
+            # In a thread: a place that the rules name may lie below the mountpoint, and then this very view is asked for it.
+            base = await trio.to_thread.run_sync(open_policy, self._operations.view.root, options, abandon_on_cancel=True)
             if base.fold_case != self._base.fold_case:
                 raise UserFault(Exit.PLACE, "SOURCE has begun or ceased to fold case; mount it anew")
             await self._go_to(base, self.grants, options)

@@ -636,6 +636,30 @@ def test_a_grant_that_does_not_go_with_the_session(source: Path) -> None:
         lively.grant("/Notes", "stage")
 
 
+def test_rules_on_places_below_the_mountpoint(source: Path, tmp_path: Path) -> None:
+    """To follow their links asks the view, which answers while it is given its session anew."""
+    point = tmp_path / "view"
+    point.mkdir()
+    floors = tmp_path / "floors.toml"
+    floors.write_text(f'[floors]\n"{point}/a" = "none"\n')
+    with live(source, "/=ro", options=("--floors", str(floors)), point=point) as lively:
+        lively.reload()
+        assert names(point) == []
+
+
+def test_a_session_that_lies_in_the_view_itself(lively: Live, source: Path) -> None:
+    """The daemon would wait for its own answer. So it is told, whatever leads there, and the view goes on."""
+    point = lively.view.point
+    (source / "link").symlink_to(point)
+    (source / "session.toml").symlink_to(point / "own/f")
+    for name in (point / "own/f", point / "none", source / "link/own/f", source / "session.toml"):
+        done = lively.view.person.policyfs("reload", point, "-s", name)
+        assert (done.returncode, "lies in this view" in done.stderr) == (POLICY, True), done.stderr
+    done = lively.view.person.policyfs("reload", point, "-s", "")
+    assert (done.returncode, "`` cannot be read" in done.stderr) == (POLICY, True), done.stderr
+    assert os.stat(point).st_ino
+
+
 def test_a_reload_goes_by_the_file_it_was_given(source: Path) -> None:
     """`reload -s` is the session from then on, for a later reload and SIGHUP too; one that is not there changes nothing."""
     for name in "ab":
