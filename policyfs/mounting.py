@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from policyfs.api import PathText, Policy, policy_for_source
-from policyfs.host import mounts, places
+from policyfs.host import mounts
 from policyfs.host.faults import UserFault
 from policyfs.host.load import PolicyOptions
 from policyfs.mount.request import MountRequest
-from policyfs.mount.start import log_file_for, start_daemon
+from policyfs.mount.start import log_file_for, named_log, start_daemon
 from policyfs.policy.levels import LEVELS, Level
 from policyfs.policy.paths import HostPath
 
@@ -64,7 +64,7 @@ def mounted(
     checked = policy_for_source(source, policy)
     with _directory(at) as directory:
         point = mounts.mountpoint_for(directory, checked._source)
-        log = log_file_for(point) if log_file is None else os.fsdecode(places.absolute(os.fsdecode(log_file)))
+        log = log_file_for(point) if log_file is None else named_log(os.fsdecode(log_file), point)
         ready = start_daemon(MountRequest(checked.source, os.fsdecode(point), checked.options, allow_case_folding, log))
         try:
             yield Mounted(

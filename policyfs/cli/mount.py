@@ -13,8 +13,7 @@ from policyfs.host import mounts, places
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.load import PolicyOptions, source_of
 from policyfs.mount.request import MountRequest, Ready
-from policyfs.mount.start import DAEMON, log_file_for, start_daemon
-from policyfs.policy.paths import PathFault
+from policyfs.mount.start import DAEMON, log_file_for, named_log, start_daemon
 
 
 @click.command("mount")
@@ -28,7 +27,7 @@ from policyfs.policy.paths import PathFault
     "log_file",
     metavar="FILE",
     shell_complete=files,
-    help="Where the daemon logs; by default below ~/.local/state/policyfs.",
+    help="Where the daemon logs, a file that no view shows; by default below ~/.local/state/policyfs.",
 )
 @click.option("--journal-opens", is_flag=True, help="Note each opening to read in the journal too.")
 @click.option("--no-journal", is_flag=True, help="Keep no journal: `policyfs log` has nothing to show of this view.")
@@ -56,10 +55,7 @@ def command(
     real_source = source_of(source)
     point = mounts.mountpoint_for(mountpoint, real_source)
     if log_file is not None:
-        try:
-            log_file = os.fsdecode(places.absolute(log_file))
-        except PathFault as fault:
-            raise UserFault(Exit.PLACE, f"--log: {fault}; name a file you can write") from None
+        log_file = named_log(log_file, point)
     elif not foreground:
         log_file = log_file_for(point)
     request = MountRequest(

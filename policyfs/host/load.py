@@ -31,6 +31,8 @@ class PolicyOptions:
     read_roots: tuple[str, ...] = ()
     write_roots: tuple[str, ...] = ()
     preset: str | None = None
+    own_files: tuple[str, ...] = ()
+    """Files of policyfs's own that lie where a person says, by absolute names: what they hold is no session's to see."""
 
     def absolute(self) -> PolicyOptions:
         """The same with file names that hold wherever the process works. What is in them stays as written, `..` too:
@@ -170,7 +172,7 @@ def _policy(
     own = places.own_places()
     views = [mount.point for mount in mounts.mounts() if mount.type == mounts.FILE_SYSTEM_TYPE]
     # These come with the links that lead to them: a directory behind one is not to be hidden whole.
-    read = [place for file in files for place in places.on_the_way(file)]
+    named = [place for file in (*files, *options.own_files) for place in places.on_the_way(file)]
     spoken_of = (
         {*own}
         | host_places(session, homes, other_homes)
@@ -184,7 +186,7 @@ def _policy(
         real=places.real_of(place for place in spoken_of if not any(below(place, view) is not None for view in views)),
         floors=floors,
         elsewhere=elsewhere,
-        protected=(*own, *read),
+        protected=(*own, *named),
         tops=tops,
         unwalked=places.unwalked_places(),
     )

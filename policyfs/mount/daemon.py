@@ -30,6 +30,7 @@ from policyfs.mount.operations import MOST_HANDLES, Operations
 from policyfs.mount.policy_change import PolicyChange, fuse_device
 from policyfs.mount.pruning import prune_cold
 from policyfs.mount.request import MountRequest, Ready
+from policyfs.mount.start import open_log
 from policyfs.opening import nothing_open, open_policy, root_of
 from policyfs.policy.paths import HostPath, display
 from policyfs.view.credentials import HELD_SHARE
@@ -73,12 +74,10 @@ def _give_up(fault: UserFault, answer_descriptor: int) -> None:
 
 
 def _log_to(file: str | None) -> None:
-    try:
-        handler = logging.StreamHandler() if file is None else logging.FileHandler(file)
-    except OSError as error:
-        raise UserFault(
-            Exit.PLACE, f"--log {display(os.fsencode(file or ''))}: {error.strerror}; name a file you can write"
-        ) from None
+    if file is None:
+        handler = logging.StreamHandler()
+    else:
+        handler = logging.StreamHandler(os.fdopen(open_log(file), "a", encoding="utf-8", errors="backslashreplace"))
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
@@ -95,7 +94,7 @@ def view_of(request: MountRequest) -> tuple[View, list[str]]:
             f"SOURCE {shown} takes `Name` and `NAME` for one file, so a hidden name has many spellings; "
             "mount it with --allow-case-folding, and rules compare names without regard to case",
         )
-    policy = open_policy(root, request.options)
+    policy = open_policy(root, request.policy_options)
     if policy.opens_nothing:
         raise nothing_open(policy)
     warnings = [
@@ -182,7 +181,7 @@ async def _serve(
 ) -> None:
     device = None if request.old_kernel else fuse_device()
     change = PolicyChange(operations, device=device)
-    live = LivePolicy(operations, request.options, change)
+    live = LivePolicy(operations, request.policy_options, change)
     control = Control(request, operations, live)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_follow_signals, live)

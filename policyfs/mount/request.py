@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from policyfs.host.faults import Exit, UserFault
@@ -39,6 +39,11 @@ class MountRequest:
     """Whether a control socket is made, at `places.control_socket`."""
     ask: str | None = None
     """Where the socket is made that who sits inside may ask; None for none."""
+
+    @property
+    def policy_options(self) -> PolicyOptions:
+        """The options of the policy, which hides the log too, wherever it lies."""
+        return self.options if self.log_file is None else replace(self.options, own_files=(self.log_file,))
 
     def dumps(self) -> bytes:
         """The request as one line of JSON."""

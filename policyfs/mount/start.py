@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
+import stat
 import subprocess
 import sys
 
@@ -12,7 +14,7 @@ from policyfs.host import mounts, places
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.places import mount_name
 from policyfs.mount.request import MountRequest, Ready
-from policyfs.policy.paths import HostPath, display
+from policyfs.policy.paths import HostPath, PathFault, below, display
 
 DAEMON = (sys.executable, "-I", "-c", "from policyfs.mount.daemon import main; main()")
 """Isolated (-I): a `trio.py` where the person stands, or on PYTHONPATH, is never imported (security.md P16)."""
@@ -28,6 +30,19 @@ def log_file_for(point: HostPath) -> str:
     except OSError as error:
         raise UserFault(Exit.MACHINE, f"no place for the log: {error}; name one with --log") from None
     return str(directory / f"{mount_name(point)}.log")
+
+
+def named_log(text: str, point: HostPath) -> str:
+    """Where the daemon of a mount logs, as a person says. Raises `UserFault`."""
+    try:
+        file = places.absolute(text)
+    except PathFault as fault:
+        raise UserFault(Exit.PLACE, f"--log: {fault}; name a file you can write") from None
+    if below(places.real(file), point) is not None:
+        raise UserFault(
+            Exit.PLACE, f"--log {display(file)} lies in MOUNTPOINT, where the view covers it; name one elsewhere"
+        )
+    return os.fsdecode(file)
 
 
 class Daemon:
@@ -112,11 +127,25 @@ def start_daemon(request: MountRequest) -> Ready:
     return ready
 
 
-def _error_output(log_file: str | None) -> int:
-    if log_file is None:
-        return subprocess.DEVNULL
+def open_log(file: str) -> int:
+    """The file that a daemon logs to, by a descriptor that writes at its end. Raises `UserFault`."""
+    shown = f"--log {display(os.fsencode(file))}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        return os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        # A FIFO is not waited for, a terminal not taken.
+        descriptor = os.open(file, flags | os.O_NONBLOCK | os.O_NOCTTY, 0o600)
     except OSError as error:
-        shown = display(os.fsencode(log_file))
-        raise UserFault(Exit.PLACE, f"--log {shown}: {error.strerror}; name a file you can write") from None
+        told = {errno.ELOOP: " is a link; name the file itself", errno.ENXIO: _NO_FILE}
+        reason = told.get(error.errno or 0, f": {error.strerror}; name a file you can write")
+        raise UserFault(Exit.PLACE, shown + reason) from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UserFault(Exit.PLACE, shown + _NO_FILE)
+    return descriptor
+
+
+_NO_FILE = " is no regular file; name one, or a name that is free"
+
+
+def _error_output(log_file: str | None) -> int:
+    return subprocess.DEVNULL if log_file is None else open_log(log_file)

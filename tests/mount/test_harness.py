@@ -137,7 +137,7 @@ def test_ci_requires_what_a_person_does_not(tmp_path: Path, script: str, ci: str
         (tmp_path / name).parent.mkdir()
         shutil.copy(checkout / name, tmp_path / name)
     # In place of an environment with the suite: what says which environment variables it would have.
-    (tmp_path / "scripts/environment.sh").write_text('prepare() { :; }; root=${scripts%/scripts} environment=$root\n')
+    (tmp_path / "scripts/environment.sh").write_text("prepare() { :; }; root=${scripts%/scripts} environment=$root\n")
     (tmp_path / "bin").mkdir()
     for name, does in (("ruff", ":"), ("python", 'echo "required=${POLICYFS_REQUIRE_FUSE:-}"')):
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{does}\n")

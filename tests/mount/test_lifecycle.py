@@ -260,6 +260,48 @@ def test_a_log_that_cannot_be_written(person: Person, source: Path, point: Path)
     assert person.mount_at(point) is None
 
 
+@pytest.mark.parametrize("more", [(), ("-f",)], ids=["", "-f"])
+def test_a_log_that_is_no_file(person: Person, source: Path, point: Path, more: tuple[str, ...]) -> None:
+    """A FIFO is not waited for, a link not followed, a device not taken; and what the view would cover is no place."""
+    os.mkfifo(person.home / "fifo")
+    (person.home / "free").touch()
+    (person.home / "link").symlink_to(person.home / "free")
+    (person.home / "covered").symlink_to(point)
+    for log, said in (
+        (person.home / "fifo", "is no regular file"),
+        ("/dev/null", "is no regular file"),
+        (person.home, "Is a directory"),
+        (person.home / "link", "is a link; name the file itself"),
+        ("/dev/stdout", "is a link; name the file itself"),
+        (point / "log", "lies in MOUNTPOINT"),
+        (person.home / "covered/log", "lies in MOUNTPOINT"),
+    ):
+        assert_refused(
+            person.policyfs("mount", source, point, "-g", "/=ro", "--log", log, *more), PLACE, f"--log {log}", said
+        )
+    assert person.mount_at(point) is None
+    assert os.listdir(point) == []
+
+
+def test_a_log_in_the_source_is_hidden(person: Person, source: Path, point: Path) -> None:
+    """No session reads what the daemon tells, or writes it, under the name of a link neither; nor after a reload."""
+    (source / "logs").mkdir()
+    (source / "link").symlink_to("logs")
+    done = person.policyfs("mount", source, point, "-g", "/=stage", "--log", source / "link/daemon.log")
+    assert done.returncode == DONE, done.stderr
+    try:
+        for _ in range(2):
+            assert (os.listdir(point), os.listdir(point / "logs")) == (["logs"], [])
+            with refused("ENOENT"):
+                os.stat(point / "logs/daemon.log")
+            with refused("EACCES"):
+                (point / "logs/daemon.log").write_text("forged")
+            assert person.policyfs("reload", point).returncode == DONE
+    finally:
+        assert person.policyfs("umount", point).returncode == DONE
+    assert "serving" in (source / "logs/daemon.log").read_text()
+
+
 def in_namespace(person: Person, prepare: str, *words: str | os.PathLike[str]) -> subprocess.CompletedProcess[str]:
     """Run the policyfs command in a mount namespace of its own that `prepare` has changed."""
     script = f'set -e; {prepare}\nexec "$@"'

@@ -242,8 +242,7 @@ def test_a_text_as_a_word_for_a_shell(text: bytes, word: str) -> None:
 @settings(max_examples=50, deadline=None)
 @given(
     st.lists(
-        st.binary(max_size=40).map(lambda text: text.replace(b"\0", b""))
-        | st.text("a\n'\\$\x85\u202e ").map(str.encode)
+        st.binary(max_size=40).map(lambda text: text.replace(b"\0", b"")) | st.text("a\n'\\$\x85\u202e ").map(str.encode)
     )
 )
 def test_a_shell_reads_the_very_bytes(texts: list[bytes]) -> None:
