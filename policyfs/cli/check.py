@@ -6,12 +6,12 @@ import json
 
 import click
 
-from policyfs.cli.options import files
+from policyfs.cli.options import OnceEach, files
 from policyfs.host.load import PolicyOptions, session_of
 from policyfs.policy.paths import display
 
 
-@click.command("check")
+@click.command("check", cls=OnceEach)
 @click.argument("file", metavar="FILE", shell_complete=files)
 @click.option("--json", "as_json", is_flag=True, help="The levels as JSON, for programs.")
 def command(file: str, as_json: bool) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from policyfs.agent.instructions import Instruction, Nearby, chain
+from policyfs.cli.options import OnceEach
 from policyfs.host import places
 from policyfs.policy import operations
 from policyfs.policy.levels import LEVELS, Standing
@@ -35,7 +36,7 @@ _SOURCE = HostPath(b"/conformance/source")
 _HOME = HostPath(b"/conformance/home")
 
 
-@click.command("conformance", hidden=True)
+@click.command("conformance", cls=OnceEach, hidden=True)
 def command() -> None:
     """Answer conformance cases: a JSON request a line in, a JSON answer a line out (docs/conformance.md)."""
     for line in sys.stdin:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import click
 
-from policyfs.cli.options import directories, policy_options, printable
+from policyfs.cli.options import OnceEach, directories, policy_options, printable
 from policyfs.doctor.examine import Examination, Notice
 from policyfs.doctor.findings import Finding, Kind
 from policyfs.host.faults import Exit, UserFault
@@ -25,7 +25,7 @@ _MOST_SHOWN = 10
 """Findings of one kind that a person is shown unless they ask for all: more is no longer read."""
 
 
-@click.command("doctor")
+@click.command("doctor", cls=OnceEach)
 @click.argument("source", shell_complete=directories)
 @policy_options
 @click.option("--all", "show_all", is_flag=True, help=f"Show every finding, not {_MOST_SHOWN} of a kind.")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from policyfs.cli.options import directories, policy_options, printable
+from policyfs.cli.options import OnceEach, directories, policy_options, printable
 from policyfs.host import asking, mounts, places
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.load import PolicyOptions, policy_for, source_of
@@ -17,7 +17,7 @@ from policyfs.policy.levels import LEVELS
 from policyfs.policy.paths import HostPath, PathFault, ViewPath, display, for_shell, from_text, view_path
 
 
-@click.command("explain")
+@click.command("explain", cls=OnceEach)
 @click.argument("source", metavar="SOURCE|MOUNTPOINT/PATH", shell_complete=directories)
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @policy_options

@@ -7,7 +7,7 @@ import re
 
 import click
 
-from policyfs.cli.options import directories, print_open, printable
+from policyfs.cli.options import OnceEach, directories, print_open, printable
 from policyfs.host import asking
 from policyfs.host.faults import Exit, UserFault
 from policyfs.policy.paths import display
@@ -31,7 +31,7 @@ class Duration(click.ParamType[float]):
         return float(matched[1]) * _UNITS[matched[2]]
 
 
-@click.command("grant")
+@click.command("grant", cls=OnceEach)
 @click.argument("mountpoint", shell_complete=directories)
 @click.argument("grant", metavar="PATH=LEVEL")
 @click.option("--for", "seconds", type=Duration(), help="End it after this time: 90s, 10m, 2h, 1d.")

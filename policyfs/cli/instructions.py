@@ -10,14 +10,14 @@ from dataclasses import asdict
 import click
 
 from policyfs.agent.instructions import MOST_BYTES, Instruction, Nearby, as_text, chain, instruction_text
-from policyfs.cli.options import directories, files, policy_options
+from policyfs.cli.options import OnceEach, directories, files, policy_options
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.load import PolicyOptions, source_of
 from policyfs.opening import open_view
 from policyfs.policy.paths import PathFault, ViewPath, display, view_path
 
 
-@click.command("instructions")
+@click.command("instructions", cls=OnceEach)
 @click.argument("source", shell_complete=directories)
 @policy_options
 @click.option("--start", metavar="PATH", help="Start there instead of the session's start directory.")

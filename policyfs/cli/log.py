@@ -17,7 +17,7 @@ from typing import Any
 import click
 from inotify_simple import INotify, flags
 
-from policyfs.cli.options import printable
+from policyfs.cli.options import OnceEach, printable
 from policyfs.host import asking, mounts, places
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.journal_file import parsed
@@ -34,7 +34,7 @@ _WITHOUT_WATCH = 1.0
 """Seconds between two looks where the kernel gives no watch."""
 
 
-@click.command("log")
+@click.command("log", cls=OnceEach)
 @click.argument("mountpoint")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes; Ctrl-C ends it.")
 @click.option("--denied", is_flag=True, help="Only what was refused.")

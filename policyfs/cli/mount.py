@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from policyfs.cli.options import directories, files, policy_options, print_open, printable
+from policyfs.cli.options import OnceEach, directories, files, policy_options, print_open, printable
 from policyfs.host import mounts, places
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.load import PolicyOptions, source_of
@@ -16,7 +16,7 @@ from policyfs.mount.request import MountRequest, Ready
 from policyfs.mount.start import DAEMON, log_file_for, named_log, start_daemon
 
 
-@click.command("mount")
+@click.command("mount", cls=OnceEach)
 @click.argument("source", shell_complete=directories)
 @click.argument("mountpoint", shell_complete=directories)
 @policy_options

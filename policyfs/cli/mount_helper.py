@@ -27,7 +27,8 @@ PROGRAM = "mount.fuse.policyfs"
 _USAGE = f"{PROGRAM} SOURCE MOUNTPOINT [-fnsv] [-o OPTIONS], as mount(8) runs it; else use `policyfs mount`"
 
 VALUES = frozenset({"session", "grant", "floor", "floors", "deny", "read_root", "write_root", "preset", "log"})
-"""Options with a value, named as those of `policyfs mount` are, with `_` for `-`. Each may be given several times."""
+"""Options with a value, named as those of `policyfs mount` are, with `_` for `-`. Those whose values add up may be given
+several times."""
 
 WORDS = {
     "allow_case_folding": ("--allow-case-folding",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,20 @@ from policyfs.host.load import PolicyOptions, root_notes
 from policyfs.policy.paths import display
 
 Command = Callable[..., Any]
+
+
+class OnceEach(click.Command):
+    """A command that refuses an option given twice, unless its values add up: click would take the last, and a session
+    file that closes something would be dropped in silence."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click's, which this asks once more for the order of what was given."""
+        if not ctx.resilient_parsing:
+            _, _, order = self.make_parser(ctx).parse_args(list(args))
+            for option, times in Counter(order).items():
+                if isinstance(option, click.Option) and not option.is_flag and not option.multiple and times > 1:
+                    ctx.fail(f"{', '.join(option.opts)} is given {times} times, and takes one value; keep one")
+        return super().parse_args(ctx, args)
 
 
 def files(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

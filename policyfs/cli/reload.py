@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from policyfs.cli.options import directories, files, print_open
+from policyfs.cli.options import OnceEach, directories, files, print_open
 from policyfs.host import asking
 from policyfs.host.load import PolicyOptions
 
 
-@click.command("reload")
+@click.command("reload", cls=OnceEach)
 @click.argument("mountpoint", shell_complete=directories)
 @click.option(
     "-s", "--session", "session_file", metavar="FILE", shell_complete=files,

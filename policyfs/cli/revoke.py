@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from policyfs.cli.options import directories, print_open
+from policyfs.cli.options import OnceEach, directories, print_open
 from policyfs.host import asking
 
 
-@click.command("revoke")
+@click.command("revoke", cls=OnceEach)
 @click.argument("mountpoint", shell_complete=directories)
 @click.argument("path")
 def command(mountpoint: str, path: str) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from policyfs.cli.options import directories, files, policy_options, printable
+from policyfs.cli.options import OnceEach, directories, files, policy_options, printable
 from policyfs.host.load import PolicyOptions
 from policyfs.sandbox.run import Wanted, run
 
 
-@click.command("run")
+@click.command("run", cls=OnceEach)
 @click.argument("source", shell_complete=directories)
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=files, metavar="-- COMMAND...")
 @policy_options

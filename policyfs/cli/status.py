@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from policyfs.cli.options import directories, printable
+from policyfs.cli.options import OnceEach, directories, printable
 from policyfs.host import asking
 from policyfs.policy.paths import HostPath, display, for_shell
 
@@ -17,7 +17,7 @@ _EVERY = 1.0
 """Seconds between two looks of --watch."""
 
 
-@click.command("status")
+@click.command("status", cls=OnceEach)
 @click.argument("mountpoint", required=False, shell_complete=directories)
 @click.option("--json", "as_json", is_flag=True, help="A JSON list, for programs.")
 @click.option("--watch", is_flag=True, help="Stay, and look again every second; Ctrl-C ends it.")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from policyfs.cli.options import directories
+from policyfs.cli.options import OnceEach, directories
 from policyfs.host import mounts, places
 from policyfs.host.faults import Exit, UserFault
 from policyfs.policy.paths import PathFault, display
 
 
-@click.command("umount")
+@click.command("umount", cls=OnceEach)
 @click.argument("mountpoint", shell_complete=directories)
 @click.option("--lazy", is_flag=True, help="Detach now; programs still inside go on until they leave.")
 def command(mountpoint: str, lazy: bool) -> None:

@@ -8,13 +8,13 @@ import os
 import click
 
 from policyfs.agent.workspace import TEMPLATE, TemplateFault, workspace
-from policyfs.cli.options import directories, files, policy_options
+from policyfs.cli.options import OnceEach, directories, files, policy_options
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.load import PolicyOptions, policy_for, source_of
 from policyfs.policy.paths import display
 
 
-@click.command("view")
+@click.command("view", cls=OnceEach)
 @click.argument("source", shell_complete=directories)
 @policy_options
 @click.option("--json", "as_json", is_flag=True, help="A JSON list of path and level, for programs.")

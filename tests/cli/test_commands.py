@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
-from policyfs.cli.commands import _COMMANDS
+from policyfs.cli.commands import _COMMANDS, commands
 from policyfs.host.faults import Exit
 from tests.cli.program import DONE, FAILED, MACHINE, PLACE, POLICY, PROGRAM, USAGE, policyfs
 from tests.mount.harness import absent
@@ -145,6 +146,37 @@ def test_ctrl_c_ends_a_command_that_is_not_there_yet(home: Path) -> None:
         [*PROGRAM[:-1], program, "--help"], stdin=subprocess.DEVNULL, capture_output=True, cwd=home, check=False, timeout=60
     )
     assert (done.returncode, done.stdout, done.stderr) == (Exit.INTERRUPTED, b"", b"")
+
+
+def test_an_option_whose_values_do_not_add_up_is_taken_once(home: Path) -> None:
+    """Every such option of every command: the last alone would hold, and what the first closes would be open."""
+    refused = []
+    for name in commands.list_commands(click.Context(commands)):
+        command = commands.get_command(click.Context(commands), name)
+        assert command is not None
+        words = ["x" for parameter in command.params if isinstance(parameter, click.Argument) and parameter.required]
+        for option in command.params:
+            if not isinstance(option, click.Option) or option.is_flag or option.multiple:
+                continue
+            value = {"preset": "home", "lines": "1", "seconds": "1s"}.get(option.name or "", "x")
+            given = [word for spelling in (option.opts[0], option.opts[-1]) for word in (spelling, value)]
+            with pytest.raises(click.UsageError, match=r"is given 2 times, and takes one value; keep one"):
+                command.make_context(name, [*given, *words])
+            refused.append(option.opts[-1])
+    assert set(refused) == {
+        "--session",
+        "--preset",
+        "--log",
+        "--home",
+        "--start",
+        "--global",
+        "--template",
+        "--for",
+        "--lines",
+    }
+    assert policyfs("explain", ".", "/a", "-s", "a.toml", "--session=b.toml", home=home).fault(USAGE) == [
+        "-s, --session is given 2 times, and takes one value; keep one; see `policyfs explain --help`"
+    ]
 
 
 # -- check

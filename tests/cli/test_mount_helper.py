@@ -187,6 +187,7 @@ def test_setuid_mounts_as_that_user(
         ("grant=/=rw", 32, '"rw" is no level'),
         ("preset=house", 1, "house"),
         ("session=/no/such/file", 32, "cannot be read"),
+        ("session=/a.toml,session=/b.toml", 1, "--session is given 2 times"),
         ("rw", 32, "no grant"),
         ("grant=/=ro,setuid=no-such-user", 1, "there is no such user"),
     ],
