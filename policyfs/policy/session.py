@@ -125,7 +125,8 @@ def loads_floors(text: str, where: str, home: HostPath) -> dict[HostPath, Level]
         except PathFault as fault:
             reader.fault(f"floors.{quoted(key)}", f"{fault}; write a place on this machine, /like/this or ~/like/this")
             continue
-        floors[place] = min(level, floors.get(place, level))
+        if level is not None:
+            floors[place] = min(level, floors.get(place, level))
     reader.finish()
     return floors
 
@@ -249,19 +250,18 @@ class _Reader:
             return ROOT
         return _absolute(text, key, self.faults) or ROOT
 
-    def level_items(self, table: str) -> Iterator[tuple[str, Level]]:
+    def level_items(self, table: str) -> Iterator[tuple[str, Level | None]]:
+        """Each key of a table with its level; None for what is none, so that a fault of the key is told too."""
         entries = self._table(table)
         for key in list(entries):
-            level = _level(entries.pop(key), f"{table}.{quoted(key)}", self.faults)
-            if level is not None:
-                yield key, level
+            yield key, _level(entries.pop(key), f"{table}.{quoted(key)}", self.faults)
 
     def levels(self, table: str) -> dict[ViewPath, Level]:
         levels: dict[ViewPath, Level] = {}
         for key, level in self.level_items(table):
             at = f"{table}.{quoted(key)}"
             path = _absolute(key, at, self.faults)
-            if path is None:
+            if path is None or level is None:
                 continue
             if levels.setdefault(path, level) is not level:
                 self.fault(at, f"gives {display(path)} a second level; keep one")
@@ -271,13 +271,15 @@ class _Reader:
         value = self._take(key, None)
         if value is None:
             return default
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        if not isinstance(value, list):
             self.fault(key, 'is a list of texts; write ["one", "two"]')
             return default
         for item in value:
-            if not item or "\0" in item:
+            if not isinstance(item, str):
+                self.fault(key, f'{item!r} is no text; write ["one", "two"]')
+            elif not item or "\0" in item:
                 self.fault(key, f"{quoted(item)} is empty or holds a NUL")
-        return tuple(value)
+        return tuple(item for item in value if isinstance(item, str))
 
     def deny(self) -> Deny:
         defaults = self._take("deny.defaults", True)

@@ -101,11 +101,11 @@ def test_what_an_empty_session_file_says() -> None:
         ('[grants]\n"~/a" = "ro"', 'grants."~/a"', "not absolute: `~/a`; write a path of the view, from /"),
         ('[grants]\n"" = "ro"', 'grants.""', "empty: ``; write a path of the view, from /"),
         ('[grants]\n"/\\u001b\\n" = "x"', r'grants."/\x1b\n"', '"x" is no level; write one of none, ro, stage, commit'),
-        ('[grants.a]\nb = "ro"', 'grants."a"', "{'b': 'ro'} is no level; write one of none, ro, stage, commit"),
+        ('[grants."/a"]\nb = "ro"', 'grants."/a"', "{'b': 'ro'} is no level; write one of none, ro, stage, commit"),
         ('[floors]\n"/a" = true', 'floors."/a"', "True is no level; write one of none, ro, stage, commit"),
         ("[deny]\ndefaults = 1", "deny.defaults", "1 is neither true nor false"),
         ('[deny]\npaths = "/a"', "deny.paths", 'is a list of texts; write ["one", "two"]'),
-        ("[deny]\nnames = [1]", "deny.names", 'is a list of texts; write ["one", "two"]'),
+        ("[deny]\nnames = [1]", "deny.names", '1 is no text; write ["one", "two"]'),
         ('[deny]\nnames = [""]', "deny.names", '"" is empty or holds a NUL'),
         ('[deny]\nnames = ["\\u0000"]', "deny.names", r'"\x00" is empty or holds a NUL'),
         ('[deny]\npaths = ["/a\\u0000"]', "deny.paths", r'"/a\x00" is empty or holds a NUL'),
@@ -220,6 +220,37 @@ def test_every_fault_at_once() -> None:
         "passages.unknown",
         '"colour"',
         'deny."extra"',
+    ]
+
+
+def test_one_fault_hides_no_other() -> None:
+    """An entry of a wrong type is told by itself, and the rest of its list is looked through; so is the other side
+    of a rule."""
+    no_text = 'is no text; write ["one", "two"]'
+    no_level = "is no level; write one of none, ro, stage, commit"
+    assert faults('[deny]\npaths = [1, "x", []]\nnames = [true, "a/b", ""]') == [
+        ("deny.paths", f"1 {no_text}"),
+        ("deny.paths", f"[] {no_text}"),
+        ("deny.paths", '"x" is no path; write /from/the/view or ~/from/the/home'),
+        ("deny.names", f"True {no_text}"),
+        ("deny.names", '"" is empty or holds a NUL'),
+        ("deny.names", '"a/b" holds a /, which no name does; a path is written from / or from ~/'),
+    ]
+    assert faults('[roots]\nread = [1, "a"]\n[links]\noutside = [1, "usr"]') == [
+        ("links.outside", f"1 {no_text}"),
+        ("links.outside", "not absolute: `usr`; write a place on this machine, /like/this"),
+        ("roots.read", f"1 {no_text}"),
+        ("roots.read", '"a" not absolute: `a`; write /like/this or ~/like/this'),
+    ]
+    assert faults('[grants]\n"b" = "rw"') == [
+        ('grants."b"', f'"rw" {no_level}'),
+        ('grants."b"', "not absolute: `b`; write a path of the view, from /"),
+    ]
+    with pytest.raises(SessionFaults) as caught:
+        loads_floors('[floors]\nc = "x"', "f", HostPath(b"/home"))
+    assert [(fault.key, fault.message) for fault in caught.value.faults] == [
+        ('floors."c"', f'"x" {no_level}'),
+        ('floors."c"', "not absolute: `c`; write a place on this machine, /like/this or ~/like/this"),
     ]
 
 
