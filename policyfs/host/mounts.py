@@ -217,6 +217,12 @@ def mountpoint_for(text: str, source: HostPath) -> HostPath:
             Exit.PLACE,
             f"MOUNTPOINT {shown} is not empty ({display(os.fsencode(entries[0]))} is in it); name an empty directory",
         )
+    for own in places.own_places():
+        # The daemon would look for its own files in the view, and wait for its own answer.
+        if below(places.real(own), point) is not None:
+            raise UserFault(
+                Exit.PLACE, f"MOUNTPOINT {shown} is around {display(own)}, where policyfs has files of its own; name another"
+            )
     return point
 
 

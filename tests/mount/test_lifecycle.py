@@ -100,6 +100,16 @@ def test_a_mountpoint_around_the_source(person: Person, point: Path) -> None:
     assert person.mount_at(point) is None
 
 
+@pytest.mark.parametrize("place", [".local/state", ".config", ".run"])
+def test_a_mountpoint_around_what_is_policyfss_own(person: Person, source: Path, place: str) -> None:
+    """The daemon would look for its log, its socket or its configuration in the view, and wait for itself."""
+    point = person.home / place
+    point.mkdir(parents=True)
+    assert_refused(person.policyfs("mount", source, point, "-g", "/=ro"), PLACE, "MOUNTPOINT", f"around {point}/policyfs")
+    assert person.mount_at(point) is None
+    assert os.listdir(point) == []
+
+
 def test_a_mountpoint_that_is_a_mount_already(source: Path) -> None:
     """The first view stays and goes on."""
     (source / "f").write_text("content")
