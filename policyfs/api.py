@@ -258,7 +258,7 @@ class View:
         """Let go of the tree. Whatever is asked afterwards is a ValueError."""
         gate, self._gate = self._gate, None
         if gate is not None:
-            gate.root.close()
+            gate.close()
 
     # -- looking ------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from policyfs.view.view import View
 
 def open_view(source: HostPath, options: PolicyOptions, *, named: HostPath | None = None) -> View:
     """The view of `source` (a real path) under the policy of these options; `named` is SOURCE as its owner calls it. Close
-    its `root` when done. Raises `UserFault`."""
+    it when done. Raises `UserFault`."""
     root = root_of(source)
     try:
         return View(root, open_policy(root, options), named=named)

@@ -106,9 +106,8 @@ def _instructions(request: Json) -> Json:
     with tempfile.TemporaryDirectory(prefix="policyfs-conformance-") as directory:
         source = places.real(host_path(os.fsencode(directory)))
         make_tree(source, request["tree"])
-        root = Root(source)
+        view = View(Root(source), Policy(session_of(request["session"]), Surroundings(source, homes=(_HOME,))))
         try:
-            view = View(root, Policy(session_of(request["session"]), Surroundings(source, homes=(_HOME,))))
             before = [Instruction(**request["global"])] if "global" in request else []
             after = [Instruction(**extra) for extra in request.get("extra", [])]
             nearby = Nearby(view)
@@ -120,7 +119,7 @@ def _instructions(request: Json) -> Json:
                 ],
             }
         finally:
-            root.close()
+            view.close()
 
 
 def _instruction(found: Instruction) -> Json:

@@ -72,7 +72,7 @@ def command(
         else:
             found = chain(view, started, before=before, after=after)
     finally:
-        view.root.close()
+        view.close()
     if as_json:
         click.echo(json.dumps([asdict(instruction) for instruction in found]))
     elif found:

@@ -65,6 +65,11 @@ class View:
         self.links = Links(root, lambda: self.policy, named or root.source, at)
         self._credentials = _credentials_of(policy)
 
+    def close(self) -> None:
+        """Let go of SOURCE, and of the places that were looked into. Nothing can be asked after it."""
+        self.root.close()
+        del self._credentials
+
     def take(self, policy: Policy) -> None:
         """Go by another policy from now on."""
         self._credentials = _credentials_of(policy)
