@@ -16,7 +16,7 @@ import pytest
 from policyfs.cli.commands import _COMMANDS, commands
 from policyfs.host.faults import Exit
 from tests.cli.program import DONE, FAILED, MACHINE, PLACE, POLICY, PROGRAM, USAGE, policyfs
-from tests.mount.harness import absent
+from tests.mount.harness import absent, until
 
 COMMANDS = {
     "mount": ["Mount a view of SOURCE at MOUNTPOINT", "--grant PATH=LEVEL", "--session FILE", "--foreground"],
@@ -133,6 +133,9 @@ def test_ctrl_c_ends_a_command(home: Path) -> None:
         command.stdin.write(b"{}\n")
         command.stdin.flush()
         assert command.stdout.readline()
+        # Between two steps of Python's a signal is only noted, and what waits then waits on: not before it sleeps.
+        status = Path(f"/proc/{command.pid}/stat")
+        until(lambda: status.read_text().rpartition(") ")[2].startswith("S"), "the command to wait")
         command.send_signal(signal.SIGINT)
         assert command.stderr is not None
         assert command.stderr.read() == b""
