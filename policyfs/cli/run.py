@@ -9,7 +9,20 @@ from policyfs.host.load import PolicyOptions
 from policyfs.sandbox.run import Wanted, run
 
 
-@click.command("run", cls=OnceEach)
+class _BeforeCommand(OnceEach):
+    """A command line of which the rest, after `--`, is somebody else's."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click's; an option that is unknown may be one of COMMAND's, where nothing tells them apart."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if "--" not in args:
+                ctx.fail(f"no such option '{error.option_name}'; if it is COMMAND's, write -- before COMMAND")
+            raise
+
+
+@click.command("run", cls=_BeforeCommand)
 @click.argument("source", shell_complete=directories)
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=files, metavar="-- COMMAND...")
 @policy_options

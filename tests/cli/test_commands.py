@@ -121,6 +121,14 @@ def test_a_wrong_command_line(home: Path, arguments: tuple[str, ...]) -> None:
     assert message[0].islower() or message[0] in "-'"
 
 
+def test_an_option_of_the_command_that_is_run_needs_dashes_before_it(home: Path) -> None:
+    """`run` says so where `--` is missing, and takes an unknown option for its own where it is there."""
+    (message,) = policyfs("run", ".", "-g", "/=ro", "sh", "-c", "true", home=home).fault(USAGE)
+    assert message.startswith("no such option '-c'; if it is COMMAND's, write -- before COMMAND; see ")
+    (message,) = policyfs("run", ".", "--nonsense", "--", "sh", home=home).fault(USAGE)
+    assert "before COMMAND" not in message
+
+
 def test_ctrl_c_ends_a_command(home: Path) -> None:
     """With 130, as a shell has it, and without a word."""
     command = subprocess.Popen(
