@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -26,6 +27,8 @@ _LONGEST_PATH = 2 * 4096
 """Bytes of a directory's path, twice what a system call takes. A deeper one, which can only be made step by step, is
 a finding and not looked into: each directory is reached from the root, so the time grows with the square of the depth."""
 _GIT = Name(b".git")
+_OBJECTS = b"/.git/objects/"
+"""git never changes a file in there, so that all of them are one finding."""
 _MOST_OF_A_PACKAGE = 1 << 20
 """Bytes of a package.json that are read; one that is longer counts as having scripts."""
 _MOST_OF_A_GIT_FILE = 1 << 20
@@ -237,6 +240,7 @@ class Examination:
             self._executed(path, self._policy.place(path), reason)
 
     def _many_names(self) -> None:
+        objects: Counter[ViewPath] = Counter()
         for several_names in self._several.values():
             names = several_names.names
             shown = [(path, place) for path, place in names if place.level is not Level.NONE]
@@ -245,6 +249,10 @@ class Examination:
             if not shown or (len({place.level for _, place in shown}) == 1 and not hidden and elsewhere <= 0):
                 continue
             path, place = max(shown, key=lambda one: one[1].level)
+            repository, is_object, _ = path.partition(_OBJECTS)
+            if is_object and not hidden and len({place.level for _, place in shown}) == 1:
+                objects[ViewPath(repository)] += 1
+                continue
             others = [other for other, _ in names if other != path]
             said = []
             if hidden:
@@ -260,6 +268,14 @@ class Examination:
                 Kind.NAMES, path, place.level, f"{', '.join(said)}; {effect}",
                 f"make it a file of its own (cp -p, then mv the copy over it), or hide it: -g {for_shell(path)}=none",
                 list(others),
+            )  # fmt: skip
+        for repository, count in objects.items():
+            path = ViewPath(repository + _OBJECTS.rstrip(b"/"))
+            self._find(
+                Kind.NAMES, path, self._policy.place(path).level,
+                f"holds {count:,} files with more names outside this tree, as a local `git clone` makes them",
+                "make them files of its own: git repack -ad, in the repository; or hide it: "
+                f"-g {for_shell(ViewPath(repository + b'/.git'))}=none",
             )  # fmt: skip
 
     # -- git --------------------------------------------------------------------------------------------------------------

@@ -453,6 +453,18 @@ def test_second_name_outside_the_tree_is_found(tree: Path, home: Path, doctor: D
     assert "1 more name outside this tree" in found["text"]
 
 
+def test_the_objects_of_a_local_clone_are_one_finding(tree: Path, home: Path, doctor: Doctor) -> None:
+    """`git clone` gives each object of a repository beside it a second name; what is advised takes them away."""
+    repository_with_secrets(home)
+    git(tree, "clone", "-q", "--local", str(home), "clone")
+    (found,) = doctor("many-names", "-g", "/=stage")
+    assert found["path"] == "/clone/.git/objects"
+    assert "with more names outside this tree" in found["text"]
+    assert "git repack -ad" in found["advice"]
+    git(tree / "clone", "repack", "-adq")
+    assert doctor("many-names", "-g", "/=stage") == []
+
+
 def test_names_at_two_levels_are_found(tree: Path, doctor: Doctor) -> None:
     """A file that is protected under one name and can be changed under another is found."""
     (tree / "Notes").mkdir()
