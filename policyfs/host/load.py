@@ -199,10 +199,14 @@ def _policy(
 
 
 def _other_homes(shown: Sequence[HostPath], homes: Sequence[HostPath]) -> tuple[HostPath, ...]:
-    """The homes beside the user's that a view may show something of, by the password database."""
+    """The homes beside the user's that a view may show something of, by the password database: under the names it has, and
+    by their real paths, but where that is to ask a server that may not answer."""
+    table = mounts.mounts()
+    named = places.account_homes()
+    real = {places.real(home) for home in named if mounts.is_local(home, table)}
     near = {
         home
-        for home in places.account_homes()
+        for home in named | real
         if any(below(home, place) is not None or below(place, home) is not None for place in shown)
     }
     return tuple(sorted(near.difference(homes)))

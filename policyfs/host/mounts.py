@@ -112,6 +112,18 @@ def seen_at(place: HostPath, table: Sequence[Mount]) -> Mount | None:
     return mount
 
 
+_SERVED = {
+    "9p", "afs", "autofs", "ceph", "cifs", "coda", "gfs2", "glusterfs", "lustre", "nfs", "nfs4", "ocfs2", "smb3",
+}  # fmt: skip
+"""File systems that somebody else answers for, besides those of FUSE."""
+
+
+def is_local(place: HostPath, table: Sequence[Mount]) -> bool:
+    """Whether a walk to a place asks this machine alone, by the table of mounts and the text of the path."""
+    over = [mount for mount in table if below(place, mount.point) is not None]
+    return bool(over) and not any(mount.type in _SERVED or mount.type.startswith("fuse") for mount in over)
+
+
 def tops(source: HostPath, number: int | None, table: Sequence[Mount]) -> tuple[HostPath, ...]:
     """The mountpoints at which the file system of SOURCE is seen, whichever directory of it. `number` is that of the mount
     in which SOURCE was opened, if it was: by now another may stand over it.

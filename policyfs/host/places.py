@@ -33,7 +33,7 @@ _NO_HOMES = (b"/usr", b"/bin", b"/sbin", b"/dev")
 
 
 def account_homes() -> set[HostPath]:
-    """The homes of the password database, as it has them and by their real paths."""
+    """The homes of the password database, as it has them."""
     found: set[HostPath] = set()
     for account in pwd.getpwall():
         # An entry that is empty or relative is no home.
@@ -41,7 +41,7 @@ def account_homes() -> set[HostPath]:
             if account.pw_dir.startswith("/"):
                 named = host_path(os.fsencode(account.pw_dir))
                 if all(below(named, place) is None for place in _NO_HOMES):
-                    found |= {named, real(named)}
+                    found.add(named)
     return found
 
 

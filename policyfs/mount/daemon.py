@@ -116,7 +116,9 @@ def serve(request: MountRequest, answer_descriptor: int) -> None:
     mounts.require_fuse()
     descriptors = raise_descriptor_limit()
     view, warnings = view_of(request)
-    most = min(MOST_HANDLES, max(16, (descriptors - descriptors // HELD_SHARE - _SPARE_DESCRIPTORS) // 2))
+    # Files and directories each so many, a sixteenth of that for what was removed; and what credentials are known by, twice
+    # while a policy takes another's place.
+    most = min(MOST_HANDLES, max(16, (descriptors - 2 * descriptors // HELD_SHARE - _SPARE_DESCRIPTORS) * 16 // 33))
     if most < MOST_HANDLES:
         warnings.append(
             f"only {descriptors} descriptors are allowed here, so {most} files can be open at once; raise it with ulimit -n"

@@ -60,19 +60,23 @@ class LivePolicy:
         self._grants_changed = trio.Event()
         self._one_at_a_time = trio.Lock()
         """Held from reading what is in force until the change is acknowledged: two changes at once would undo each other."""
+        self._one_reload = trio.Lock()
+        """Held while a session is read, too, so that the one that was asked for last is in force at last."""
 
     async def reload(self, session_file: str | None = None) -> None:
         """Read the session anew, or another session file. Grants given live stay. Raises `UserFault`."""
-        async with self._one_at_a_time:
+        async with self._one_reload:
             options = self.options
             if session_file is not None:
                 options = dataclasses.replace(options, session_file=session_file)
-            # In a thread: a place that the rules name may lie below the mountpoint, and then this very view is asked for it.
+            # In a thread: a place that the rules name may lie below the mountpoint, and then this very view is asked for it,
+            # or behind a server that does not answer. What was granted ends in its time meanwhile, and can be revoked.
             base = await trio.to_thread.run_sync(open_policy, self._operations.view.root, options, abandon_on_cancel=True)
-            if base.fold_case != self._base.fold_case:
-                raise UserFault(Exit.PLACE, "SOURCE has begun or ceased to fold case; mount it anew")
-            await self._go_to(base, self.grants, options)
-            self._tell("reload", session_file=options.session_file or "command line")
+            async with self._one_at_a_time:
+                if base.fold_case != self._base.fold_case:
+                    raise UserFault(Exit.PLACE, "SOURCE has begun or ceased to fold case; mount it anew")
+                await self._go_to(base, self.grants, options)
+                self._tell("reload", session_file=options.session_file or "command line")
 
     async def grant(self, path: ViewPath, level: Level, seconds: float | None) -> None:
         """Open a path at a level, for so long. Floors and the denylist hold all the same. Raises `UserFault`."""

@@ -52,17 +52,12 @@ _NO_CAPABILITY = pyfuse3.FUSEError(errno.ENODATA)
 Result = TypeVar("Result")
 
 
-def _is_of_a_mapping(offset: int, length: int, node: Node) -> bool:
-    """Whether a write by a descriptor that appends is none, but mapped pages written back, by whichever descriptor the
-    kernel finds: whole pages inside the file, but for the last, which ends with it. Only what is open to be read and
-    written can be mapped so. What the kernel appends begins at the end of the file as it was last told it."""
+def _is_of_a_mapping(offset: int, length: int, size: int) -> bool:
+    """Whether a write by a descriptor that appends, and that may be mapped, is none, but mapped pages written back: whole
+    pages inside the file, but for the last, which ends with it. What the kernel appends begins at the end of the file as
+    it was last told it, `size`; where that was another a moment ago whole pages are mistaken (docs/differences.md)."""
     end = offset + length
-    return (
-        offset % _PAGE == 0
-        and end <= node.size
-        and (length % _PAGE == 0 or end == node.size)
-        and any(file.mappable for file in node.files or ())
-    )
+    return offset % _PAGE == 0 and end <= size and (length % _PAGE == 0 or end == size)
 
 
 class Operations(pyfuse3.Operations):
@@ -100,7 +95,7 @@ class Operations(pyfuse3.Operations):
         self.disk = Disk()
         self.files: Handles[FileHandle] = Handles(most_handles)
         self.directories: Handles[DirectoryHandle] = Handles(most_handles, first=1 << 48)
-        self.removed = Removed()
+        self.removed = Removed(most_handles // 16)
         self.listings = Listings(self)
 
     def close(self) -> None:
@@ -415,7 +410,9 @@ class Operations(pyfuse3.Operations):
     async def write(self, fh: FileHandleT, off: int, buf: bytes) -> int:
         handle = self.files.get(fh)
         file, node = self._judged(handle, write=True), handle.node
-        written = file.write(off, buf, mapped=file.append and _is_of_a_mapping(off, len(buf), node))
+        # The kernel writes mapped pages back by a descriptor that they were mapped by.
+        mapped = file.append and file.mappable and _is_of_a_mapping(off, len(buf), node.size)
+        written = file.write(off, buf, mapped=mapped)
         node.size = max(node.size, off + written)
         self._wrote(node, file)
         return written

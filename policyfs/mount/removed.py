@@ -12,14 +12,13 @@ from __future__ import annotations
 from policyfs.mount.nodes import Node
 from policyfs.view.files import OpenFile
 
-MOST_HELD = 256
-"""Each is a descriptor of the daemon's. Beyond it, who has one that was removed before these meets ESTALE."""
-
 
 class Removed:
-    """What was removed and is not forgotten yet."""
+    """What was removed and is not forgotten yet, no more than `most`: each is a descriptor of the daemon's. Who has one that
+    was removed before these meets ESTALE."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._held: dict[Node, None] = {}
 
     def hold(self, node: Node, held: OpenFile) -> None:
@@ -27,7 +26,7 @@ class Removed:
         self.let_go(node)
         node.held = held
         self._held[node] = None
-        if len(self._held) > MOST_HELD:
+        if len(self._held) > self._most:
             self.let_go(next(iter(self._held)))
 
     def let_go(self, node: Node) -> None:

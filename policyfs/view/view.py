@@ -63,7 +63,7 @@ class View:
         self.root = root
         self.policy = policy
         self.links = Links(root, lambda: self.policy, named or root.source, at)
-        self._credentials = _credentials_of(policy)
+        self._credentials = Credentials(*_places_of(policy))
 
     def close(self) -> None:
         """Let go of SOURCE, and of the places that were looked into. Nothing can be asked after it."""
@@ -72,7 +72,8 @@ class View:
 
     def take(self, policy: Policy) -> None:
         """Go by another policy from now on."""
-        self._credentials = _credentials_of(policy)
+        if _places_of(policy) != _places_of(self.policy):
+            self._credentials = Credentials(*_places_of(policy))
         self.policy = policy
 
     def is_credential(self, file: OpenFile) -> bool:
@@ -688,5 +689,6 @@ class View:
         return self.judged(location, self.root.stat_name(directory, name))
 
 
-def _credentials_of(policy: Policy) -> Credentials:
-    return Credentials(policy.denied_places, policy.surroundings.tops, policy.surroundings.unwalked)
+def _places_of(policy: Policy) -> tuple[tuple[HostPath, ...], ...]:
+    """Where credentials are looked for under a policy: in which places, from which mountpoints, and where not."""
+    return tuple(policy.denied_places), policy.surroundings.tops, policy.surroundings.unwalked

@@ -74,6 +74,20 @@ def test_where_the_file_system_of_source_is_seen() -> None:
     assert mounts.tops(HostPath(b"/etc"), None, []) == (b"/",)
 
 
+def test_which_places_somebody_else_answers_for() -> None:
+    """A walk is of this machine alone where no server and no daemon is on the way: by the table, and nothing is touched."""
+    table = [
+        Mount(HostPath(b"/"), "ext4", "8:1", number=1, on=0),
+        Mount(HostPath(b"/home"), "autofs", "0:30", number=2, on=1),
+        Mount(HostPath(b"/home/ada"), "nfs4", "0:31", number=3, on=2),
+        Mount(HostPath(b"/srv/view"), FILE_SYSTEM_TYPE, "0:32", number=4, on=1),
+        Mount(HostPath(b"/srv/view/disk"), "ext4", "8:2", number=5, on=4),
+    ]
+    local = {b"/root": True, b"/srv": True, b"/home/bob": False, b"/home/ada/x": False, b"/srv/view/disk/x": False}
+    assert {path: mounts.is_local(HostPath(path), table) for path in local} == local
+    assert not mounts.is_local(HostPath(b"/root"), [])
+
+
 def test_a_machine_that_does_not_tell_its_mounts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing is opened where it cannot be known what another mount shows: a chroot without /proc."""
 

@@ -65,7 +65,7 @@ def broken_operations(error: Exception) -> Operations:
     operations = Operations.__new__(Operations)
     for name in ("view", "nodes", "files", "directories", "listings", "watch", "memory"):
         setattr(operations, name, Broken(error))
-    operations.removed = Removed()
+    operations.removed = Removed(256)
     return operations
 
 
