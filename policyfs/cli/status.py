@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,8 @@ from policyfs.policy.paths import HostPath, display, for_shell
 
 _EVERY = 1.0
 """Seconds between two looks of --watch."""
+_ANY_WIDTH = 1 << 20
+"""Columns that no table needs: a table is as wide as what is in it."""
 
 
 @click.command("status", cls=OnceEach)
@@ -41,7 +44,8 @@ def command(mountpoint: str | None, as_json: bool, watch: bool) -> None:
     elif found:
         from rich.console import Console
 
-        Console().print(_table(found))
+        # Where nobody's terminal ends a line, none ends within a name: 80 columns would.
+        Console(width=None if sys.stdout.isatty() else _ANY_WIDTH).print(_table(found))
     elif not silent:
         click.echo("no view is mounted")
     for view in silent:

@@ -697,8 +697,9 @@ def test_getfattr_prints_it(lively: Live) -> None:
 
 
 def test_status_for_a_person(lively: Live) -> None:
-    """Each view with its source, session file and what is open in it, and the numbers that tell what it is doing."""
-    done = lively.view.person.run("env", "COLUMNS=200", *PROGRAM, "status")
+    """Each view with its source, session file and what is open in it, and the numbers that tell what it is doing. No name
+    is broken where nobody's terminal is that narrow."""
+    done = lively.view.person.run("env", "COLUMNS=40", *PROGRAM, "status")
     assert (done.returncode, done.stderr) == (0, "")
     title, _, *lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
     assert title.split() == ["view", "open", "age", "req/s", "cached", "refused", "nodes", "files"]

@@ -63,9 +63,9 @@ def mountpoints(tree: Ground) -> list[Path]:
 def test_status_shows_a_run_at_its_source(tree: Ground, inside: Shell) -> None:
     """The table has SOURCE and `run` and nothing of the private mountpoint; JSON has both; SOURCE names it."""
     for arguments in ((), (tree.source,)):
-        said = ran(tree.person.policyfs("status", *arguments)).replace("\n", "")
-        assert "(run)" in said
-        assert str(mountpoints(tree)[0])[:20] not in said
+        said = ran(tree.person.policyfs("status", *arguments))
+        assert f"{tree.source}  (run)" in said
+        assert str(mountpoints(tree)[0]) not in said
         (status,) = json.loads(ran(tree.person.policyfs("status", "--json", *arguments)))
         assert status["appears_at"] == status["source"] == str(tree.source)
         assert [Path(status["mountpoint"])] == mountpoints(tree)
