@@ -35,10 +35,11 @@ Ask about the view that this program runs in.
            it, changing it and committing it are answered. Links are followed.
   view     List every path that is open, with its level.
 
-  --json   For programs: an object a line (explain), a list (view).
+  --json   For programs: an object a line (explain), a list (view). Its paths are
+           written from the root of the view, /, as outside.
 
-Paths of the view are printed from its root, /. Everything else of policyfs is for
-whoever started this program, outside.
+A rule too names its path from the root of the view. Everything else of policyfs is
+for whoever started this program, outside.
 """
 
 MEANING = {"none": "no access", "ro": "read-only", "stage": "read/write, stage", "commit": "read/write, commit"}
@@ -94,11 +95,12 @@ def _answer(words: Sequence[str]) -> Iterator[str]:
         return
     if not paths:
         raise Fault(2, "no PATH; write `policyfs explain PATH`")
-    for number, values in enumerate(_explained(_view_paths(paths))):
+    source = _source()
+    for number, values in enumerate(_explained(_view_paths(paths, source))):
         if as_json:
             yield json.dumps(values)
         else:
-            yield ("\n" if number else "") + as_text(values)
+            yield ("\n" if number else "") + as_text(_as_found(values, source))
 
 
 def _parsed(command: str, words: Sequence[str]) -> tuple[list[str], bool]:
@@ -119,9 +121,11 @@ def _view(granted: Sequence[dict[str, str]], as_json: bool) -> Iterator[str]:
     if as_json:
         yield json.dumps(granted)
         return
-    width = max((len(_shown(entry["path"])) for entry in granted), default=0)
-    for entry in granted:
-        yield f"{_shown(entry['path']).ljust(width)}  {MEANING[entry['level']]}"
+    source = _source()
+    shown = [(_shown(_found(entry["path"], source)), MEANING[entry["level"]]) for entry in granted]
+    width = max((len(path) for path, _ in shown), default=0)
+    for path, meaning in shown:
+        yield f"{path.ljust(width)}  {meaning}"
 
 
 def as_text(values: dict[str, Any]) -> str:
@@ -144,10 +148,31 @@ def as_text(values: dict[str, Any]) -> str:
 # -- paths ---------------------------------------------------------------------------------------------------------------
 
 
-def _view_paths(texts: Sequence[str]) -> list[str]:
-    """The paths of the view that these lead to. Raises `Fault` with each that leads out of it."""
+def _source() -> bytes:
+    """The path at which the view stands."""
     with open(SOURCE, "rb") as file:
-        source = file.read()
+        return file.read()
+
+
+def _found(path: str, source: bytes) -> str:
+    """The path at which a program in here finds a path of the view."""
+    return os.fsdecode(source) + ("" if path == "/" else path)
+
+
+def _as_found(values: dict[str, Any], source: bytes) -> dict[str, Any]:
+    """An explanation with its path, also where an answer names it, as a program in here finds it."""
+    path = values["path"]
+    changed = {**values, "path": _found(path, source)}
+    for operation in _OPERATIONS:
+        answer = values[operation]
+        if answer is not None:
+            # The first that could be it is it: what an answer says before its path has no `/`.
+            changed[operation] = {**answer, "text": answer["text"].replace(path, changed["path"], 1)}
+    return changed
+
+
+def _view_paths(texts: Sequence[str], source: bytes) -> list[str]:
+    """The paths of the view that these lead to. Raises `Fault` with each that leads out of it."""
     found, faults = [], []
     for text in texts:
         written = os.fsencode(text)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -85,6 +86,17 @@ def complaints(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in done.stderr.splitlines() if not line.startswith("policyfs: note: ")]
 
 
+def as_found(tree: Ground, outside: str) -> str:
+    """What is printed outside, with each path at its place inside: at the start of a line and at the end of an answer. A
+    rule, and what is open besides, is written from the root of the view."""
+    return re.sub(
+        r"^(  (?:look|change|commit) .*?)?/(?=(\S?))",
+        lambda found: f"{found[1] or ''}{tree.source}{'/' if found[2] else ''}",
+        outside,
+        flags=re.MULTILINE,
+    )
+
+
 def explained(tree: Ground, *paths: str) -> list[dict[str, Any]]:
     """What is said inside of paths of the view."""
     said = ran(asking(tree, "explain", "--json", *(f"{tree.source}{path}" for path in paths)))
@@ -96,12 +108,13 @@ def explained(tree: Ground, *paths: str) -> list[dict[str, Any]]:
 
 def test_what_is_seen_is_explained_as_outside(asked: Ground) -> None:
     """Of visible paths and passages the client says, as text and as JSON, what the command says outside of the same
-    policy."""
+    policy; as text it names each at its place inside."""
     paths = ("/", "/open.txt", "/work", "/work/a.txt", "/way", "/way/open")
     inside_paths = [f"{asked.source}{path}" for path in paths]
     for options in ((), ("--json",)):
         outside = asked.person.policyfs("explain", asked.source, *paths, *GRANTS, *options)
-        assert ran(asking(asked, "explain", *options, *inside_paths)) == ran(outside)
+        expected = ran(outside) if options else as_found(asked, ran(outside))
+        assert ran(asking(asked, "explain", *options, *inside_paths)) == expected
         assert "/way/open" in outside.stdout
 
 
@@ -129,7 +142,8 @@ def test_a_path_that_the_kernel_does_not_walk_is_not_explained_as_another(asked:
         assert (done.returncode, done.stdout) == (1, "")
         (line,) = complaints(done)
         assert line.startswith(f"policyfs: {text}: {answer}, as it is written; ask for {asked.source}/")
-    assert ran(asked.run("policyfs", "explain", "work/../open.txt", grants=GRANTS, cwd=asked.source)).startswith("/open.txt")
+    said = ran(asked.run("policyfs", "explain", "work/../open.txt", grants=GRANTS, cwd=asked.source))
+    assert said.startswith(f"{asked.source}/open.txt\n")
 
 
 def test_hidden_and_missing_are_alike_byte_for_byte(asked: Ground) -> None:
@@ -175,7 +189,9 @@ def test_names_cannot_move_a_cursor(one_asked: Ground) -> None:
     """Control characters and undecodable bytes of a name are escapes in a text; JSON has the bytes as surrogates."""
     name = "\x1b[2J\udcff\u202e"
     said = ran(asking(one_asked, "explain", f"{one_asked.source}/{name}"))
-    assert said.splitlines()[0] == r"/\x1b[2J\xff\u202e"
+    shown = rf"{one_asked.source}/\x1b[2J\xff\u202e"
+    assert said.splitlines()[0] == shown
+    assert f"EROFS: Read-only: {shown} can be read" in said or f"ENOENT: No such file or directory: {shown}\n" in said
     assert said.replace("\n", "").isprintable()
     assert explained(one_asked, f"/{name}")[0]["path"] == f"/{name}"
 
@@ -191,10 +207,31 @@ def test_more_paths_than_a_request_takes(one_asked: Ground) -> None:
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_the_view_is_listed_as_outside(asked: Ground, options: tuple[str, ...]) -> None:
-    """`policyfs view` inside prints what it prints outside of the same policy."""
+    """`policyfs view` inside prints what it prints outside of the same policy; as text, with each path at its place."""
     outside = ran(asked.person.policyfs("view", asked.source, *GRANTS, *options))
-    assert ran(asking(asked, "view", *options)) == outside
+    said = ran(asking(asked, "view", *options))
+    if options:
+        assert said == outside
+    else:
+        lines = [line.split("  ", 1) for line in outside.splitlines()]
+        expected = [[f"{asked.source}{path.rstrip('/')}", meaning.strip()] for path, meaning in lines]
+        assert [[part.strip() for part in line.split("  ", 1)] for line in said.splitlines()] == expected
     assert "/way/open" in outside
+
+
+def test_what_is_listed_is_there_and_can_be_asked_for(asked: Ground) -> None:
+    """Each path that `policyfs view` prints is one inside, and `policyfs explain` takes it and prints it."""
+    capped = asked.source / "work/capped"
+    capped.mkdir()
+    os.chown(capped, asked.person.uid, asked.person.uid)
+    script = """
+policyfs view | sed 's/  .*//' >/tmp/listed
+while read -r path; do ls -d "$path"; done </tmp/listed >/tmp/there
+xargs policyfs explain </tmp/listed | grep ^/ >/tmp/explained
+cmp /tmp/listed /tmp/there && cmp /tmp/listed /tmp/explained && cat /tmp/listed
+"""
+    listed = ran(asked.run("sh", "-c", script, grants=GRANTS)).splitlines()
+    assert {str(asked.source), f"{asked.source}/way/open"} <= set(listed)
 
 
 # -- nothing else --------------------------------------------------------------------------------------------------------
@@ -311,9 +348,9 @@ for path in bin/policyfs source ask.sock; do
     rm -f $path; mv $path $path.old; echo x >$path; chmod 777 $path; ln -s /tmp/x $path
 done 2>/dev/null
 mkdir /run/policyfs/x 2>/dev/null && echo made
-cd /; policyfs view
+cd /; policyfs view --json
 """
-    outside = ran(asked.person.policyfs("view", asked.source, *GRANTS))
+    outside = ran(asked.person.policyfs("view", asked.source, *GRANTS, "--json"))
     assert ran(asked.run("sh", "-c", script, grants=GRANTS)) == outside
 
 
@@ -333,7 +370,7 @@ print(len(held) > 100, waiting > 0, open(sys.argv[1]).read().strip(), flush=True
 sys.stdin.readline()
 for connection in held:
     connection.close()
-print(subprocess.run(["policyfs", "view"], stdout=subprocess.PIPE).stdout.decode())
+print(subprocess.run(["policyfs", "view", "--json"], stdout=subprocess.PIPE).stdout.decode())
 """
 """Holds as many unfinished requests as the socket takes, and asks in order once they are given up."""
 
@@ -354,7 +391,7 @@ def test_a_flood_of_connections_does_no_harm(asked: Ground) -> None:
     run.stdin.write(b"\n")
     run.stdin.flush()
     view = run.stdout.read().decode()
-    assert view.strip() == ran(asked.person.policyfs("view", asked.source, *GRANTS)).strip()
+    assert view.strip() == ran(asked.person.policyfs("view", asked.source, *GRANTS, "--json")).strip()
     assert run.wait(30) == 0
     # Sixteen peers are attended to at once; the rest is what any mount has.
     assert full < 16 + 40

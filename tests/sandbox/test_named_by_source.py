@@ -85,7 +85,7 @@ def test_a_run_is_changed_by_its_source(tree: Ground, inside: Shell) -> None:
     session.write_text('[floors]\n"/work" = "ro"\n')
     ran(tree.person.policyfs("reload", tree.source, "-s", session))
     assert "Read-only" in inside.says("echo x > work/new")
-    assert inside.says("policyfs view").splitlines()[-1] == "/work  read-only"
+    assert inside.says("policyfs view").splitlines()[-1] == f"{tree.source}/work  read-only"
 
 
 def test_a_run_is_explained_by_its_source(tree: Ground, inside: Shell) -> None:
