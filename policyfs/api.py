@@ -219,10 +219,13 @@ class Policy:
         `{{view}}` of session-file-system.md, "Access levels". Nothing hidden is among them."""
         return {_text(path): level for path, level in self._compiled.granted()}
 
-    def prompt(self, template: str = TEMPLATE) -> str:
+    def prompt(self, template: str = TEMPLATE, *, at: PathText = "/") -> str:
         """The block for a system prompt: what is open, and what a refusal means. `template` is text with `{{view}}`,
-        `{{levels}}`, `{{start}}`, `{{boundary}}`, `{{missing}}` and `{{refusals}}` in it; another field is a ValueError."""
-        return workspace(self._compiled, template)
+        `{{levels}}`, `{{start}}`, `{{boundary}}`, `{{missing}}` and `{{refusals}}` in it; another field is a ValueError.
+
+        `at` is where the model's programs find the view, which every path then begins with: a mountpoint, or SOURCE itself
+        under `policyfs run`. Without it, paths are those that a `View` takes."""
+        return workspace(self._compiled, template, places.absolute(os.fsdecode(at)))
 
     def _path(self, path: PathText) -> ViewPath:
         try:

@@ -4,6 +4,9 @@ Every granted path with its level in words, what a refusal means and that hidden
 (session-file-system.md, "Access levels"). Nothing hidden is named, and nothing is looked up: the block follows from the
 policy, so it is the same whatever the tree holds.
 
+Every path is told as it is where the model works. To tools that ask the view itself it begins at `/`; a program sees the
+view at a place of its machine, a mountpoint or SOURCE's own path under `policyfs run`, and there `/proj` is `PLACE/proj`.
+
 A template is text with `{{NAME}}` in it. `FIELDS` are the names; another one is a fault, since a prompt with a hole in
 it tells a model something else than its author meant.
 """
@@ -12,9 +15,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from policyfs.policy.levels import Level
-from policyfs.policy.paths import display
+from policyfs.policy.paths import ROOT, HostPath, ViewPath, display
 from policyfs.policy.policy import Policy
 from policyfs.policy.refusals import Refusal
 
@@ -40,12 +44,29 @@ what you could not do, and go on with what you can.
 """The block that `policyfs view --prompt` prints unless a person gives another."""
 
 
+_ROOT_PLACE = HostPath(b"/")
+
+
 class TemplateFault(ValueError):
     """A template that asks for what there is not."""
 
 
-def workspace(policy: Policy, template: str = TEMPLATE) -> str:
-    """The workspace block for a policy. Raises `TemplateFault`."""
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a block is about: a policy, and the place where its view stands for who is told."""
+
+    policy: Policy
+    at: HostPath
+
+    def shown(self, path: ViewPath) -> str:
+        """A path of the view, as it is written there."""
+        if self.at == b"/":
+            return display(path)
+        return display(self.at if path == ROOT else self.at + path)
+
+
+def workspace(policy: Policy, template: str = TEMPLATE, at: HostPath = _ROOT_PLACE) -> str:
+    """The workspace block for a policy, to who sees the view at `at`. Raises `TemplateFault`."""
     unknown = sorted({name for name in _FIELD.findall(template) if name not in FIELDS})
     if unknown:
         raise TemplateFault(
@@ -53,17 +74,18 @@ def workspace(policy: Policy, template: str = TEMPLATE) -> str:
             + ", ".join("{{" + name + "}}" for name in FIELDS)
         )
     # One pass: what a field gives is never read as a template, whatever a path is called.
-    return _FIELD.sub(lambda field: FIELDS[field[1]](policy), template)
+    told = Told(policy, at)
+    return _FIELD.sub(lambda field: FIELDS[field[1]](told), template)
 
 
 _FIELD = re.compile(r"\{\{ *([^{} ]*) *\}\}")
 
 
-def _view(policy: Policy) -> str:
-    granted = policy.granted()
+def _view(told: Told) -> str:
+    granted = told.policy.granted()
     if not granted:
         return "- none: nothing is open in this session"
-    return "\n".join(f"- `{display(path)}`: {level.meaning}" for path, level in granted)
+    return "\n".join(f"- `{told.shown(path)}`: {level.meaning}" for path, level in granted)
 
 
 _LEVELS = {
@@ -73,46 +95,52 @@ _LEVELS = {
 }
 
 
-def _levels(policy: Policy) -> str:
-    used = {level for _, level in policy.granted()}
+def _levels(told: Told) -> str:
+    used = {level for _, level in told.policy.granted()}
     return "\n".join(f"- {text}" for level, text in _LEVELS.items() if level in used)
 
 
-def _start(policy: Policy) -> str:
-    return display(policy.session.start)
+def _start(told: Told) -> str:
+    return told.shown(told.policy.session.start)
 
 
-def _boundary(policy: Policy) -> str:
-    boundary = display(policy.session.boundary)
-    if boundary == "/":
-        return "Nothing lies above `/`."
-    return f"The boundary of this session is `{boundary}`: nothing outside it is open to you."
+def _boundary(told: Told) -> str:
+    boundary = told.policy.session.boundary
+    if told.at == b"/":
+        if boundary == ROOT:
+            return "Nothing lies above `/`."
+        return f"The boundary of this session is `{display(boundary)}`: nothing outside it is open to you."
+    # A program has the system around its view, and of that the policy says nothing.
+    tree = display(told.at)
+    if boundary == ROOT:
+        return f"Your tree is `{tree}`; nothing is said here of what lies outside it, such as the system's programs."
+    return f"The boundary of this session is `{told.shown(boundary)}`: nothing else of your tree, `{tree}`, is open to you."
 
 
 def _text(refusal: Refusal) -> str:
     return refusal.template
 
 
-def _missing(policy: Policy) -> str:
+def _missing(told: Told) -> str:
     return _text(Refusal.MISSING)
 
 
-def _refusals(policy: Policy) -> str:
+def _refusals(told: Told) -> str:
     lines = []
-    if policy.has_passages:
-        in_one = "" if policy.unknown_missing else ", or something in one"
+    if told.policy.has_passages:
+        in_one = "" if told.policy.unknown_missing else ", or something in one"
         lines.append(
             f"- `{_text(Refusal.DENIED)}`: a directory on the way to an open path{in_one}. You can go "
             "through it by the full path of what is open below, and neither list it nor change anything in it."
         )
     else:
         lines.append(f"- `{_text(Refusal.DENIED)}`: the name is taken, or it is not for you to take.")
-    if any(level is Level.RO for _, level in policy.granted()):
+    if any(level is Level.RO for _, level in told.policy.granted()):
         lines.append(f"- `{_text(Refusal.READ_ONLY)}`: you can read it; ask the user if it has to change.")
     return "\n".join(lines)
 
 
-FIELDS: dict[str, Callable[[Policy], str]] = {
+FIELDS: dict[str, Callable[[Told], str]] = {
     "view": _view,
     "levels": _levels,
     "start": _start,

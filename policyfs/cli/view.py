@@ -9,9 +9,10 @@ import click
 
 from policyfs.agent.workspace import TEMPLATE, TemplateFault, workspace
 from policyfs.cli.options import OnceEach, directories, files, policy_options
+from policyfs.host import places
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.load import PolicyOptions, policy_for, source_of
-from policyfs.policy.paths import display
+from policyfs.policy.paths import HostPath, PathFault, display
 
 
 @click.command("view", cls=OnceEach)
@@ -25,27 +26,43 @@ from policyfs.policy.paths import display
     shell_complete=files,
     help="With --prompt: your own words, with {{view}} and the like in them.",
 )
+@click.option(
+    "--at",
+    metavar="DIR",
+    default="/",
+    shell_complete=directories,
+    help="With --prompt: where the agent finds the view, which its paths then begin with. SOURCE's own path under "
+    "`policyfs run`, else the mountpoint, or the place in a container. Without it they begin at the view's root, /.",
+)
 @click.option("--print-template", is_flag=True, help="Print the built-in template, to begin your own with.")
 def command(
-    source: str, options: PolicyOptions, as_json: bool, prompt: bool, template: str | None, print_template: bool
+    source: str,
+    options: PolicyOptions,
+    as_json: bool,
+    prompt: bool,
+    template: str | None,
+    at: str,
+    print_template: bool,
 ) -> None:
     """List every path that is open in the view of SOURCE, with its level. Nothing hidden is named.
 
     \b
       policyfs view ~/tree -s session.toml
-      policyfs view ~/tree -s session.toml --prompt >> system-prompt.md
+      policyfs view ~/tree -s session.toml --prompt --at ~/tree >> system-prompt.md
     """
     if as_json + prompt + print_template > 1:
         raise click.UsageError("--json, --prompt and --print-template each print something else; give one")
     if template is not None and not prompt:
         raise click.UsageError("--template is for --prompt; add it")
+    if at != "/" and not prompt:
+        raise click.UsageError("--at is for --prompt; add it")
     if print_template:
         click.echo(TEMPLATE, nl=False)
         return
     policy = policy_for(source_of(source), options)
     if prompt:
         try:
-            block = workspace(policy, TEMPLATE if template is None else _text_of(template))
+            block = workspace(policy, TEMPLATE if template is None else _text_of(template), _place(at))
         except TemplateFault as fault:
             raise UserFault(Exit.FAILED, f"--template {display(os.fsencode(template or ''))}: {fault}") from None
         click.echo(block.encode("utf-8", "backslashreplace"), nl=False)
@@ -59,6 +76,14 @@ def command(
     width = max((len(display(path)) for path, _ in granted), default=0)
     for path, level in granted:
         click.echo(f"{display(path).ljust(width)}  {level.meaning}")
+
+
+def _place(at: str) -> HostPath:
+    # Not looked up: it may be a place in a container.
+    try:
+        return places.absolute(at)
+    except PathFault as fault:
+        raise UserFault(Exit.FAILED, f"--at: {fault}; name the directory where the agent finds the view") from None
 
 
 def _text_of(name: str) -> str:

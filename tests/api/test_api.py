@@ -136,8 +136,12 @@ def test_the_prompt_tells_what_is_open(policy: Policy) -> None:
     """`prompt` is the workspace block, in the built-in words or a caller's."""
     assert "- `/Notes`: read/write, stage" in policy.prompt()
     assert policy.prompt("{{start}}") == "/"
+    assert policy.prompt("{{start}}", at="/srv/view/") == "/srv/view"
+    assert "- `/srv/view/Notes`: read/write, stage" in policy.prompt(at=Path("/srv/view"))
     with pytest.raises(ValueError, match="no such field"):
         policy.prompt("{{nothing}}")
+    with pytest.raises(ValueError, match="empty"):
+        policy.prompt(at="")
 
 
 # -- looking -------------------------------------------------------------------------------------------------------------

@@ -182,6 +182,7 @@ def test_an_option_whose_values_do_not_add_up_is_taken_once(home: Path) -> None:
         "--start",
         "--global",
         "--template",
+        "--at",
         "--for",
         "--lines",
     }
