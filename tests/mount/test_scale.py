@@ -120,7 +120,7 @@ def test_the_start_looks_at_nothing_below(source: Path) -> None:
     record = source.parent / "record"
     record.touch()
     with mounted(source, "/=ro", sabotage=_TELL_WHAT_IS_REACHED.format(record=str(record))) as view:
-        # Whether it folds case it asks of the first name that has a letter, in another spelling; and it looks for credentials.
+        # It asks for the first name that has a letter in another spelling too (case), and looks where credentials are.
         reached = set(record.read_bytes().splitlines())
         assert {b"directory", b"DIRECTORY"} <= reached
         assert not [path for path in reached if b"file-" in path]
