@@ -83,7 +83,8 @@ class LivePolicy:
         async with self._one_at_a_time:
             until = None if seconds is None else now() + seconds
             await self._go_to(self._base, {**self.grants, path: LiveGrant(level, until)}, self.options)
-            self._tell("grant", path=_text(path), level=str(level), seconds="" if seconds is None else f"{seconds:.0f}")
+            lasts = {} if seconds is None else {"seconds": f"{seconds:.10g}"}
+            self._tell("grant", path=_text(path), level=str(level), **lasts)
 
     async def revoke(self, path: ViewPath) -> None:
         """End a grant that was given live; where there is none, close the path. Raises `UserFault`."""
