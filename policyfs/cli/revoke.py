@@ -13,7 +13,8 @@ from policyfs.host import asking
 @click.argument("path")
 def command(mountpoint: str, path: str) -> None:
     """End the grant of PATH that `policyfs grant` gave; where it gave none, close PATH and all below it that no grant
-    of its own opens. When this returns it is out of reach. A run is named by its SOURCE.
+    of its own opens, until `policyfs grant` opens it. When this returns, what nothing else opens is out of reach.
+    A run is named by its SOURCE.
     """
     point = asking.mounted_view(mountpoint)
     print_open(asking.ask(point, {"do": "revoke", "path": path}))

@@ -83,9 +83,10 @@ def _table(found: list[dict[str, Any]]) -> Any:
             view = [printable(mount["mountpoint"]), f"of {printable(mount['source'])}"]
         if mount["session_file"]:
             view.append(f"by {printable(mount['session_file'])}")
+        levels = [(entry["path"], entry["level"]) for entry in mount["open"]] + [(path, "none") for path in mount["closed"]]
         cells = (
             "\n".join(view),
-            "\n".join(f"{printable(entry['path'])}  {entry['level']}" for entry in mount["open"]),
+            "\n".join(f"{printable(path)}  {level}" for path, level in sorted(levels)),
             _age(mount["age"]),
             f"{mount['requests_per_second']:.0f}",
             str(mount["answered_from_cache"]),

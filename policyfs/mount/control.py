@@ -179,6 +179,7 @@ class Control:
                 {"path": path.decode("utf-8", "surrogateescape"), "level": str(grant.level), "left": grant.left}
                 for path, grant in self._live.grants.items()
             ],
+            "closed": [path.decode("utf-8", "surrogateescape") for path in self._live.shut()],
             "refusals": operations.refusals,
             "journal": None
             if operations.journal is None
@@ -193,6 +194,11 @@ class Control:
         return [
             {"path": path.decode("utf-8", "surrogateescape"), "level": str(level)} for path, level in self._policy.granted()
         ]
+
+    async def _in_force(self) -> list[dict[str, str]]:
+        """What is open, and what is closed in it by what was granted and revoked live."""
+        closed = [{"path": path.decode("utf-8", "surrogateescape"), "level": "none"} for path in self._live.shut()]
+        return sorted([*await self._view({}), *closed], key=lambda entry: entry["path"])
 
     async def _explain(self, request: Request) -> list[dict[str, Any]]:
         # By one policy, whatever is granted or revoked in between.
@@ -230,7 +236,7 @@ class Control:
             raise UserFault(Exit.POLICY, f"{shown} lies in this view; name it where it is in SOURCE")
         await self._live.reload(session_file)
         log.info("took another policy")
-        return await self._view(request)
+        return await self._in_force()
 
     def _shows(self, file: str) -> bool:
         """Whether a file name leads into this view, where the session may change what is to bind it."""
@@ -246,11 +252,11 @@ class Control:
         if level is None or not (seconds is None or (isinstance(seconds, (int, float)) and 0 < seconds <= MOST_SECONDS)):
             raise UserFault(Exit.USAGE, "a grant has a level of none, ro, stage, commit, and up to ten years in seconds")
         await self._live.grant(self._path(request.get("path")), level, seconds)
-        return await self._view(request)
+        return await self._in_force()
 
     async def _revoke(self, request: Request) -> list[dict[str, str]]:
         await self._live.revoke(self._path(request.get("path")))
-        return await self._view(request)
+        return await self._in_force()
 
     async def _each(self, request: Request, explained: Callable[[ViewPath], dict[str, Any]]) -> list[dict[str, Any]]:
         """What is told of each path of a request, with turns for everything else: thousands fit into one."""

@@ -30,7 +30,7 @@ LONGEST_WAIT = 1.0
 
 @dataclass(frozen=True, slots=True)
 class LiveGrant:
-    """A grant given or taken while the mount runs; `until` is a time of `now`, None for as long as the mount lasts."""
+    """A grant given while the mount runs; `until` is a time of `now`, None for as long as the mount lasts."""
 
     level: Level
     until: float | None
@@ -57,6 +57,8 @@ class LivePolicy:
         self._base = operations.view.policy
         self.options = options
         self.grants: dict[ViewPath, LiveGrant] = {}
+        self.closed: frozenset[ViewPath] = frozenset()
+        """What was revoked where no live grant was: closed as long as the mount lasts, but while a live grant opens it."""
         self._grants_changed = trio.Event()
         self._one_at_a_time = trio.Lock()
         """Held from reading what is in force until the change is acknowledged: two changes at once would undo each other."""
@@ -75,14 +77,15 @@ class LivePolicy:
             async with self._one_at_a_time:
                 if base.fold_case != self._base.fold_case:
                     raise UserFault(Exit.PLACE, "SOURCE has begun or ceased to fold case; mount it anew")
-                await self._go_to(base, self.grants, options)
+                await self._go_to(base, self.grants, self.closed, options)
                 self._tell("reload", session_file=options.session_file or "command line")
 
     async def grant(self, path: ViewPath, level: Level, seconds: float | None) -> None:
         """Open a path at a level, for so long. Floors and the denylist hold all the same. Raises `UserFault`."""
         async with self._one_at_a_time:
             until = None if seconds is None else now() + seconds
-            await self._go_to(self._base, {**self.grants, path: LiveGrant(level, until)}, self.options)
+            grants = {**self.grants, path: LiveGrant(level, until)}
+            await self._go_to(self._base, grants, self.closed, self.options)
             lasts = {} if seconds is None else {"seconds": f"{seconds:.10g}"}
             self._tell("grant", path=_text(path), level=str(level), **lasts)
 
@@ -90,10 +93,8 @@ class LivePolicy:
         """End a grant that was given live; where there is none, close the path. Raises `UserFault`."""
         async with self._one_at_a_time:
             grants = dict(self.grants)
-            given = grants.pop(path, None)
-            if given is None or given.level is Level.NONE:
-                grants[path] = LiveGrant(Level.NONE, None)
-            await self._go_to(self._base, grants, self.options)
+            ended = grants.pop(path, None)
+            await self._go_to(self._base, grants, self.closed if ended else self.closed | {path}, self.options)
             self._tell("revoke", path=_text(path))
 
     async def expire(self) -> None:
@@ -110,17 +111,26 @@ class LivePolicy:
                 left = {path: grant for path, grant in self.grants.items() if grant.until is None or grant.until > now()}
                 over = [path for path in self.grants if path not in left]
                 if over:
-                    await self._go_to(self._base, left, self.options)
+                    await self._go_to(self._base, left, self.closed, self.options)
                     for path in over:
                         self._tell("expire", path=_text(path))
                     log.info("the time of %s is over", ", ".join(display(path) for path in over))
+
+    def shut(self) -> list[ViewPath]:
+        """What is at none by what was granted and revoked live."""
+        return sorted(
+            {path for path in self.closed if path not in self.grants}
+            | {path for path, grant in self.grants.items() if grant.level is Level.NONE}
+        )
 
     def _tell(self, what: str, **fields: str) -> None:
         if self._operations.journal is not None:
             self._operations.journal.event(what, **fields)
 
-    async def _go_to(self, base: Policy, grants: dict[ViewPath, LiveGrant], options: PolicyOptions) -> None:
-        levels = {path: grant.level for path, grant in grants.items()}
+    async def _go_to(
+        self, base: Policy, grants: dict[ViewPath, LiveGrant], closed: frozenset[ViewPath], options: PolicyOptions
+    ) -> None:
+        levels = dict.fromkeys(closed, Level.NONE) | {path: grant.level for path, grant in grants.items()}
         policy = base
         if levels:
             try:
@@ -128,7 +138,7 @@ class LivePolicy:
             except (SessionFaults, ConflictingRules) as error:
                 raise UserFault(Exit.POLICY, f"this does not go with the session: {error}") from None
         # From here on the new policy is in force, whatever becomes of telling the kernel.
-        self._base, self.grants, self.options = base, grants, options
+        self._base, self.grants, self.closed, self.options = base, grants, closed, options
         self._grants_changed.set()
         await self._change.to(policy)
 

@@ -555,6 +555,31 @@ def test_revoking_a_grant_of_the_session(lively: Live) -> None:
     assert names(own) == ["below", "f", "more"]
 
 
+def test_revoking_a_grant_at_none(ground: Ground) -> None:
+    """It ends as any other does, and so does one with a time: the path is what it is without it."""
+    ground.grant("ro")
+    for seconds in (None, 3600):
+        ground.grant("none", "d", seconds)
+        assert errno_of(os.stat, ground.inside / "d") == "ENOENT"
+        ground.revoke("d")
+        assert names(ground.inside / "d") == ["f", "g"]
+
+
+def test_a_grant_of_what_was_revoked_ends_at_closed(ground: Ground) -> None:
+    """What `revoke` closed is opened by a grant for as long as that lasts, and closed again when it is over or revoked."""
+    ground.grant("ro")
+    ground.revoke("d")
+    assert errno_of(os.stat, ground.inside / "d") == "ENOENT"
+    ground.grant("ro", "d")
+    assert (ground.inside / "d/f").exists()
+    ground.revoke("d")
+    assert errno_of(os.stat, ground.inside / "d") == "ENOENT"
+    ground.grant("ro", "d", 0.2)
+    assert (ground.inside / "d/f").exists()
+    until(lambda: errno_of(os.stat, ground.inside / "d") == "ENOENT", "the end of a grant")
+    assert (ground.inside / "f").exists()
+
+
 def test_no_grant_lifts_a_floor_or_the_denylist(lively: Live) -> None:
     """Of what is granted above a floor the floor is left, of what the denylist names nothing."""
     floored = lively.view.point / "floored"
