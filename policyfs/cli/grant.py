@@ -7,11 +7,10 @@ import re
 
 import click
 
-from policyfs.cli.options import OnceEach, directories, print_open, printable
+from policyfs.cli.options import OnceEach, directories, print_open, printable, session_faults_told
 from policyfs.host import asking
-from policyfs.host.faults import Exit, UserFault
 from policyfs.policy.paths import display
-from policyfs.policy.session import SessionFaults, level_option
+from policyfs.policy.session import level_option
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -39,14 +38,15 @@ def command(mountpoint: str, grant: str, seconds: float | None) -> None:
     """Open PATH of the view at MOUNTPOINT at LEVEL, at once. Floors and the denylist hold all the same.
     A run is named by its SOURCE.
 
+    PATH is a path of the view, from /, or a place below the mountpoint or SOURCE.
+
     \b
       policyfs grant /mnt/view /Notes/Archive=stage --for 10m
     """
     point = asking.mounted_view(mountpoint)
-    try:
-        path, level = level_option(grant, "PATH=LEVEL")
-    except SessionFaults as error:
-        raise UserFault(Exit.POLICY, *(f"{error.where}: {fault}" for fault in error.faults)) from None
+    with session_faults_told():
+        named, level = level_option(grant, "PATH=LEVEL")
+    path = asking.path_in_view(point, named)
     text = os.fsdecode(path)
     granted = asking.ask(point, {"do": "grant", "path": text, "level": str(level), "seconds": seconds})
     print_open(granted)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
@@ -15,6 +16,7 @@ from click.shell_completion import CompletionItem
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.load import PolicyOptions, root_notes
 from policyfs.policy.paths import display
+from policyfs.policy.session import SessionFaults
 
 Command = Callable[..., Any]
 
@@ -93,6 +95,15 @@ def policy_options(command: Command) -> Command:
     for option in reversed(_POLICY_OPTIONS):
         with_options = option(with_options)
     return with_options
+
+
+@contextlib.contextmanager
+def session_faults_told() -> Iterator[None]:
+    """What is wrong with a path or a level on a command line, as a person is told. Raises `UserFault`."""
+    try:
+        yield
+    except SessionFaults as error:
+        raise UserFault(Exit.POLICY, *(f"{error.where}: {fault}" for fault in error.faults)) from None
 
 
 def report(fault: UserFault) -> None:

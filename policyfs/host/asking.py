@@ -13,7 +13,7 @@ from typing import Any
 
 from policyfs.host import mounts, places
 from policyfs.host.faults import Exit, UserFault
-from policyfs.policy.paths import HostPath, PathFault, ViewPath, display, for_shell
+from policyfs.policy.paths import ROOT, HostPath, PathFault, ViewPath, display, for_shell
 
 PATIENCE = 60
 """Seconds to wait for an answer: a change of policy looks at every node of a mount."""
@@ -65,6 +65,32 @@ def view_around(place: HostPath) -> tuple[HostPath, ViewPath] | None:
     source, path = inside
     point = _only(source, running[source])
     return None if point is None else (point, path)
+
+
+def path_in_view(point: HostPath, path: ViewPath) -> ViewPath:
+    """The path of the view at `point` that a person means by an absolute one: itself, or, where it leads into the mountpoint
+    or SOURCE on this machine, the one that is seen there. Raises `UserFault` for one that the view has too, and for the
+    mountpoint or SOURCE itself, since a mistake would open all: nothing is guessed, and a session that makes a path turns
+    no order to another."""
+    status = ask(point, {"do": "status"})
+    source = HostPath(os.fsencode(status["source"]))
+    place = HostPath(path)
+    inside = mounts.in_one_of([point], place) or mounts.in_one_of([source], place)
+    if inside is None or inside[1] == path:
+        return path
+    root, meant = inside
+    behind = HostPath(source.rstrip(b"/") + path)
+    ruled = [*(entry["path"] for entry in (*status["open"], *status["live"])), *status["closed"]]
+    # A view shows nothing of a mountpoint, its own among them, that lies in SOURCE.
+    there = os.path.lexists(behind) and mounts.in_one_of([point], behind) is None
+    if there or meant == ROOT or os.fsdecode(path) in ruled:
+        whole = HostPath(root.rstrip(b"/") + path)
+        raise UserFault(
+            Exit.PLACE,
+            f"{display(path)} may be a path of the view, or the place on this machine of {display(meant)} in it; "
+            f"write {display(whole)} for the one, {display(meant)} for the other",
+        )
+    return meant
 
 
 def runs() -> dict[HostPath, list[HostPath]]:

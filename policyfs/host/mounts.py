@@ -166,6 +166,8 @@ def in_one_of(roots: Collection[HostPath], place: HostPath) -> tuple[HostPath, V
     names = components(place)
     for number, name in enumerate(names, 1):
         step = HostPath(current + name if current == b"/" else current + b"/" + name)
+        if step not in roots and not places.is_there(step):
+            return None
         current = step if step in roots else places.real(step)
         inside = [point for point in roots if below(current, point) is not None]
         if inside:

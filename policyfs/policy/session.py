@@ -144,6 +144,15 @@ def level_option(text: str, option: str) -> tuple[ViewPath, Level]:
     return path, level
 
 
+def path_option(text: str, option: str) -> ViewPath:
+    """A path of the view as an option has it. Raises `SessionFaults`."""
+    faults: list[Fault] = []
+    path = _absolute(text, quoted(text), faults)
+    if path is None:
+        raise SessionFaults(option, faults)
+    return path
+
+
 def denial_option(text: str, option: str) -> str:
     """A denylist rule as an option has it: a path (`/x`, `~/x`) or a glob on a name. Raises `SessionFaults`."""
     fault = "empty, or a NUL in it" if not text or "\0" in text else None

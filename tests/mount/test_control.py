@@ -913,7 +913,7 @@ def test_grant_and_revoke_say_what_is_open(lively: Live) -> None:
 
     done = person.policyfs("grant", point, "/away=stage", "--for", "1h")
     assert (done.returncode, paths(done.stdout), done.stderr) == (0, ["  /away", *before], "")
-    done = person.policyfs("revoke", point, "../away")
+    done = person.policyfs("revoke", point, "/ro/../away")
     assert (done.returncode, paths(done.stdout), done.stderr) == (0, before, "")
     done = person.policyfs("grant", point, "/ro/stage/floored=commit")
     assert done.returncode == 0
