@@ -91,6 +91,7 @@ class Control:
         finally:
             os.umask(former)
             os.close(directory)
+        mine = _file_of(path)
         listening.listen(128)
         server = trio.socket.from_stdlib_socket(listening)
         room = trio.Semaphore(MOST_WHO_ASK if ask_only else MOST_PEERS)
@@ -110,8 +111,10 @@ class Control:
                     nursery.start_soon(self._attend, peer, ask_only, room)
         finally:
             server.close()
+            # A view that was detached ends while another, mounted in its place since, has this name for its own socket.
             with contextlib.suppress(OSError):
-                path.unlink()
+                if _file_of(path) == mine:
+                    path.unlink()
 
     async def _attend(self, peer: trio.socket.SocketType, ask_only: bool, room: trio.Semaphore) -> None:
         with peer, contextlib.ExitStack() as leaving:
@@ -287,6 +290,12 @@ def _error_of(landing: Landing) -> OSError:
     """What following a link answers that leads nowhere in the view."""
     code = {Landing.LOOP: errno.ELOOP, Landing.NOT_DIRECTORY: errno.ENOTDIR}.get(landing, errno.ENOENT)
     return OSError(code, os.strerror(code))
+
+
+def _file_of(path: Path) -> tuple[int, int]:
+    """Which file a name leads to."""
+    status = path.stat()
+    return status.st_dev, status.st_ino
 
 
 def _credentials(peer: trio.socket.SocketType) -> tuple[int, int]:
