@@ -49,6 +49,7 @@ def command(source: str, paths: tuple[str, ...], options: PolicyOptions, as_json
             explained = [_of_mount(text, source, path) for text in (source, *paths)]
     else:
         if not paths:
+            asking.refuse_detached(places.absolute(source))
             of = for_shell(from_text(source))
             raise click.UsageError(f"no PATH: write `policyfs explain {of} /`, or a path in a mounted view")
         explained = _of_source(source, paths, options)

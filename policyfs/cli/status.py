@@ -33,7 +33,7 @@ def command(mountpoint: str | None, as_json: bool, watch: bool) -> None:
     point = None if mountpoint is None else asking.mounted_view(mountpoint)
 
     def look() -> tuple[list[dict[str, Any]], list[HostPath]]:
-        return asking.all_status() if point is None else ([asking.ask(point, {"do": "status"})], [])
+        return asking.all_status() if point is None else ([{**asking.ask(point, {"do": "status"}), "detached": False}], [])
 
     if watch:
         _watch(look)
@@ -81,6 +81,8 @@ def _table(found: list[dict[str, Any]]) -> Any:
             view = [f"{printable(mount['appears_at'])}  (run)"]
         else:
             view = [printable(mount["mountpoint"]), f"of {printable(mount['source'])}"]
+        if mount["detached"]:
+            view[0] += "  (detached)"
         if mount["session_file"]:
             view.append(f"by {printable(mount['session_file'])}")
         levels = [(entry["path"], entry["level"]) for entry in mount["open"]] + [(path, "none") for path in mount["closed"]]

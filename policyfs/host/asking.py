@@ -51,6 +51,7 @@ def mounted_view(text: str) -> HostPath:
         return point
     found = _only(named, runs().get(point, []))
     if found is None:
+        refuse_detached(named)
         raise UserFault(Exit.PLACE, f"{display(named)} is no mounted view; `policyfs status` lists the views of this user")
     return found
 
@@ -65,6 +66,19 @@ def view_around(place: HostPath) -> tuple[HostPath, ViewPath] | None:
     source, path = inside
     point = _only(source, running[source])
     return None if point is None else (point, path)
+
+
+def refuse_detached(place: HostPath) -> None:
+    """Raise `UserFault` where a place lies in a view that is no mount here any more, and that goes on all the same."""
+    gone = {HostPath(os.fsencode(status["mountpoint"])): status for status in all_status()[0] if status["detached"]}
+    inside = mounts.in_one_of(gone, place)
+    if inside is not None:
+        point = inside[0]
+        raise UserFault(
+            Exit.PLACE,
+            f"{display(point)} was detached; its daemon goes on until whoever is still in it, or holds a copy of the mount, "
+            f"leaves, or until `kill {gone[point]['process']}`",
+        )
 
 
 def path_in_view(point: HostPath, path: ViewPath) -> ViewPath:
@@ -114,17 +128,17 @@ def _only(named: HostPath, points: list[HostPath]) -> HostPath | None:
 
 
 def all_status() -> tuple[list[dict[str, Any]], list[HostPath]]:
-    """The status of every mount of this user that answers, and the mountpoints of those that do not. Sockets that nobody
-    serves any more are cleaned away with their mounts."""
+    """The status of every mount of this user that answers, with whether it is a mount here no more, and the mountpoints of
+    those that do not. Sockets that nobody serves any more are cleaned away with their mounts."""
     found: list[dict[str, Any]] = []
     silent: list[HostPath] = []
-    views = {
-        places.control_socket(mount.point): mount.point for mount in mounts.mounts() if mount.type == mounts.FILE_SYSTEM_TYPE
-    }
+    views = {places.control_socket(point): point for point in _points()}
     with contextlib.suppress(OSError):
         for path in sorted(places.runtime_directory().glob("*.sock")):
             try:
-                found.append(_ask(path, {"do": "status"}, _STATUS_PATIENCE))
+                status = _ask(path, {"do": "status"}, _STATUS_PATIENCE)
+                # By the table as it is after the answer: a view that has just been mounted is in it.
+                found.append({**status, "detached": os.fsencode(status["mountpoint"]) not in _points()})
             except UserFault:
                 continue
             except OSError as error:
@@ -133,6 +147,11 @@ def all_status() -> tuple[list[dict[str, Any]], list[HostPath]]:
                 elif isinstance(error, ConnectionRefusedError):
                     path.unlink(missing_ok=True)
     return found, silent
+
+
+def _points() -> set[HostPath]:
+    """Where views are mounted."""
+    return {mount.point for mount in mounts.mounts() if mount.type == mounts.FILE_SYSTEM_TYPE}
 
 
 def _ask(path: Path, request: dict[str, Any], patience: int = PATIENCE) -> Any:

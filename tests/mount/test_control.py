@@ -738,7 +738,8 @@ def test_status_as_json(lively: Live) -> None:
         (status,) = json.loads(done.stdout)
         changing = {"age", "requests", "requests_per_second", "answered_from_cache", "refusals", "nodes", "handles"}
         now = lively.status()
-        assert set(status) == set(now)
+        assert set(status) == {*now, "detached"}
+        assert status["detached"] is False
         fixed = set(now) - changing - {"watches", "invalidations", "journal"}
         assert {key: status[key] for key in fixed} == {key: now[key] for key in fixed}
 
