@@ -12,11 +12,11 @@ from policyfs.host import asking
 from policyfs.policy.paths import display
 from policyfs.policy.session import level_option
 
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class Duration(click.ParamType[float]):
-    """A time such as 90, 90s, 10m, 2h, 1d, in seconds."""
+    """A time such as 90s, 10m, 2h, 1d, in seconds."""
 
     name = "TIME"
 
@@ -24,7 +24,7 @@ class Duration(click.ParamType[float]):
         """The seconds of a text."""
         if isinstance(value, float):
             return value
-        matched = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", value)
+        matched = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", value)
         if matched is None or float(matched[1]) == 0:
             self.fail(f"{value!r} is no time; write 90s, 10m, 2h or 1d", parameter, context)
         return float(matched[1]) * _UNITS[matched[2]]

@@ -926,7 +926,8 @@ def test_grant_and_revoke_say_what_is_open(lively: Live) -> None:
     for words in (
         ("/away=rw",),
         ("away",),
-        ("/away=ro", "--for", "0"),
+        ("/away=ro", "--for", "0s"),
+        ("/away=ro", "--for", "10"),
         ("/away=ro", "--for", "soon"),
         ("/away=ro", "--for", "-1"),
     ):
