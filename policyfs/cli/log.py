@@ -22,7 +22,7 @@ from policyfs.host import asking, mounts, places
 from policyfs.host.faults import Exit, UserFault
 from policyfs.host.journal_file import parsed
 from policyfs.host.journal_reading import Reader, files_of, verify
-from policyfs.policy.paths import PathFault, display
+from policyfs.policy.paths import HostPath, PathFault, display
 
 _LAST = 10
 """Lines of the past that -f begins with."""
@@ -56,7 +56,7 @@ def command(mountpoint: str, follow: bool, denied: bool, as_json: bool, verified
         named = places.absolute(mountpoint)
     except PathFault as fault:
         raise UserFault(Exit.PLACE, f"MOUNTPOINT: {fault}; name a view, mounted or not") from None
-    journal = places.journal_path(mounts.real_mountpoint(named))
+    journal = _journal_of(named)
     if not files_of(journal) and not _comes(mountpoint, journal):
         raise UserFault(
             Exit.PLACE,
@@ -66,6 +66,16 @@ def command(mountpoint: str, follow: bool, denied: bool, as_json: bool, verified
         _verify(journal)
     else:
         _print(journal, follow=follow, denied=denied, as_json=as_json, last=lines)
+
+
+def _journal_of(named: HostPath) -> Path:
+    """The journal of the view that is or was at a place; where none was, of the one that the place lies in."""
+    journal = places.journal_path(mounts.real_mountpoint(named))
+    if not files_of(journal):
+        around = mounts.in_view(named)
+        if around is not None:
+            return places.journal_path(around[0])
+    return journal
 
 
 def _comes(mountpoint: str, journal: Path) -> bool:

@@ -39,17 +39,18 @@ def ask(point: HostPath, request: dict[str, Any]) -> Any:
 
 
 def mounted_view(text: str) -> HostPath:
-    """The mountpoint that a command line names: by itself, or by the SOURCE of the one `policyfs run` whose command sees a
-    view there. Raises `UserFault` where there is none, or more than one."""
+    """The mountpoint that a command line names: by itself or a place in it, or by the SOURCE of the one `policyfs run` whose
+    command sees a view there. Raises `UserFault` where there is none, or more than one.
+
+    Not by a place in that SOURCE: it may be a whole home, and what is changed another view than was meant."""
     try:
         named = places.absolute(text)
     except PathFault as fault:
         raise UserFault(Exit.PLACE, f"MOUNTPOINT: {fault}; name a mounted view") from None
-    point = mounts.real_mountpoint(named)
-    mounted = mounts.mount_at(point)
-    if mounted is not None and mounted.type == mounts.FILE_SYSTEM_TYPE:
-        return point
-    found = _only(named, runs().get(point, []))
+    inside = mounts.in_view(named)
+    if inside is not None:
+        return inside[0]
+    found = _only(named, runs().get(places.real(named), []))
     if found is None:
         refuse_detached(named)
         raise UserFault(Exit.PLACE, f"{display(named)} is no mounted view; `policyfs status` lists the views of this user")

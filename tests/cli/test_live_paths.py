@@ -95,6 +95,16 @@ def test_what_is_closed_is_shown(lively: Live) -> None:
     assert person.policyfs("revoke", point, "/a").stdout == "  /   ro\n  /a  none\n"
 
 
+def test_a_place_in_a_view_names_it(lively: Live) -> None:
+    """As for who stands in one of its directories: to every command that asks the view, and to log."""
+    person, within = lively.view.person, lively.view.point / "start/a"
+    assert person.policyfs("revoke", within, "/a").stdout == "  /   ro\n  /a  none\n"
+    for command in ("status", "reload"):
+        assert person.policyfs(command, ".", cwd=within).returncode == 0, command
+    done = person.policyfs("log", ".", cwd=within)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_journal_tells_of_each_change(lively: Live) -> None:
     """What was granted, for how long where it was for a time, that it ended, what was revoked: each with its fields."""
     lively.grant("/a", "stage")
