@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -27,6 +28,7 @@ from policyfs.mount.nodes import Nodes
 from policyfs.mount.operations import Operations
 from policyfs.mount.removed import Removed
 from policyfs.policy.paths import HostPath, Name
+from policyfs.view.attributes import Attributes
 from policyfs.view.root import Root
 from policyfs.view.view import View
 from tests.mount import harness
@@ -80,6 +82,36 @@ def answer(operations: Operations, handler: str) -> int:
     with pytest.raises(pyfuse3.FUSEError) as caught:
         trio.run(call)
     return int(caught.value.errno)
+
+
+def test_what_has_become_another_kind_is_stale(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory that was given the inode number of a file that was removed: told as the file's, the kernel would answer
+    EIO by that name from then on. By the name it is found for what it is."""
+    (source / "f").touch()
+    view = view_of(source, "/=ro")
+    operations = Operations(view)
+    attributes = view.attributes
+
+    def of_a_directory(*arguments: Any, **named: Any) -> Attributes:
+        return attributes(*arguments, **named)._replace(mode=stat.S_IFDIR | 0o755)
+
+    async def asked(handler: Callable[..., Any], *arguments: Any) -> Any:
+        return await handler(*arguments, None)
+
+    try:
+        file = trio.run(asked, operations.lookup, 1, b"f").st_ino
+        assert trio.run(asked, operations.getattr, file).st_ino == file
+        node = operations.nodes.get(file)
+        assert node is not None
+        node.entry = None
+        monkeypatch.setattr(view, "attributes", of_a_directory)
+        with pytest.raises(pyfuse3.FUSEError) as caught:
+            trio.run(asked, operations.getattr, file)
+        assert caught.value.errno == errno.ESTALE
+        assert trio.run(asked, operations.lookup, 1, b"f").st_ino != file
+    finally:
+        operations.close()
+        view.close()
 
 
 # -- faults of the daemon's own ------------------------------------------------------------------------------------------
