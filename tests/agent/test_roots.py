@@ -17,7 +17,7 @@ from policyfs.policy import roots
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import HostPath, ViewPath, from_text
 from policyfs.policy.policy import Policy
-from policyfs.policy.roots import split_roots
+from policyfs.policy.roots import NoRoot, split_roots
 
 VECTORS = Path(__file__).resolve().parents[2] / "conformance" / "roots.json"
 CASES: list[dict[str, Any]] = json.loads(VECTORS.read_text(encoding="utf-8"))["cases"]
@@ -180,3 +180,9 @@ def test_a_read_root_in_a_write_root_is_read_only(home: Path) -> None:
     """Roots are grants, so the most specific wins, and of one place in both lists the higher level."""
     policy = policy_of(home, read_roots=("~/a/b", "~/c"), write_roots=("~/a", "~/c"))
     assert levels(policy, "/a", "/a/b", "/c") == {"/a": "stage", "/a/b": "ro", "/c": "stage"}
+
+
+def test_an_entry_that_is_no_root_is_shown_by_its_bytes() -> None:
+    """As they are where it stands for some, as it was written where it stands for none."""
+    assert str(NoRoot("\udcffx", "not absolute")).startswith("`\\xffx` is no root (not absolute); ")
+    assert "\\xed\\xa0\\x80" in str(NoRoot("\ud800", "no text"))

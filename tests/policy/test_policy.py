@@ -110,6 +110,9 @@ def test_credentials_of_other_homes_are_closed() -> None:
         decision = policy.decide(view(path.decode()))
         assert decision.level is (Level.RO if rule is None else Level.NONE)
         assert rule is None or rule in str(decision.rule)
+    odd = Surroundings(HostPath(b"/home"), other_homes=(HostPath(b"/home/\xff"),))
+    decision = opening({"/": Level.RO}, odd).decide(ViewPath(b"/\xff/.ssh"))
+    assert "/home/\udcff/.ssh" in str(decision.rule) or "/home/\\xff/.ssh" in str(decision.rule)
     undefended = opening({"/": Level.RO}, surroundings, deny=Deny(defaults=False))
     assert undefended.place(view("/bob/.ssh")).level is Level.RO
 

@@ -223,6 +223,12 @@ def test_every_fault_at_once() -> None:
     ]
 
 
+def test_paths_that_are_none_are_not_one_path() -> None:
+    """Two of them with two levels are two faults of their own, and no second level for one."""
+    assert [key for key, _ in faults('[grants]\n"a" = "ro"\n"b" = "stage"\n')] == ['grants."a"', 'grants."b"']
+    assert all("second level" not in message for _, message in faults('[grants]\n"a" = "ro"\n"b" = "stage"\n'))
+
+
 def test_one_fault_hides_no_other() -> None:
     """An entry of a wrong type is told by itself, and the rest of its list is looked through; so is the other side
     of a rule."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Iterable
+import subprocess
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 from policyfs.host import mounts
-from policyfs.policy.paths import HostPath
+from policyfs.policy.paths import HostPath, Name
 from policyfs.view import credentials
 from policyfs.view.credentials import Credentials
 from policyfs.view.root import Root
@@ -90,6 +91,57 @@ def test_no_place_is_crowded_out(place: Path, tmp_path: Path, monkeypatch: pytes
     other.touch()
     held = of(*full, place)
     assert holds(held, place / "key", full[0] / "0", full[1] / "7", other) == [True, True, True, False]
+
+
+def test_what_is_absent_keeps_nothing_else_from_being_known(place: Path, tmp_path: Path) -> None:
+    """A mountpoint that is gone, a place below none, a directory that goes while it is listed: the others are known."""
+    held = Credentials(
+        [host(tmp_path / "absent/a"), HostPath(b"/beside/all"), host(place)],
+        [host(tmp_path / "absent"), host(tmp_path / "home")],
+    )
+    assert holds(held, place / "key", place / "in/key") == [True, True]
+
+
+def test_what_goes_while_it_is_listed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that is gone, or leads nowhere by now, is passed over, whichever comes first."""
+    for name in ("a", "b", "z"):
+        (place / name).mkdir()
+        (place / name / "key").write_text("secret")
+    names, stat_name, reach_name = Root.names, Root.stat_name, Root.reach_name
+
+    def listed(directory: int, most: int | None = None) -> list[Name]:
+        return [Name(b"gone"), *names(directory, most)]
+
+    monkeypatch.setattr(Root, "names", staticmethod(listed))
+    assert all(holds(of(place), *(place / name / "key" for name in ("a", "b", "z")), place / "key"))
+
+    def gone(look: Callable[[int, Name], object]) -> Callable[[int, Name], object]:
+        def looked(directory: int, name: Name) -> object:
+            if name.endswith(b"/b"):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            return look(directory, name)
+
+        return staticmethod(looked)  # type: ignore[return-value]
+
+    monkeypatch.setattr(Root, "reach_name", gone(reach_name))
+    monkeypatch.setattr(Root, "stat_name", gone(stat_name))
+    assert holds(of(place), *(place / name / "key" for name in ("a", "b", "z"))) == [True, False, True]
+
+
+def test_the_nearest_mountpoint_is_where_a_walk_begins(tmp_path: Path, as_root: None) -> None:
+    """From one above, another mount stands on the way, which no walk enters."""
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", inner], check=True)
+    try:
+        (inner / "place").mkdir()
+        (inner / "place/key").write_text("secret")
+        for tops in ([tmp_path, inner], [inner, tmp_path]):
+            held = Credentials([host(inner / "place")], map(host, tops))
+            assert held.holds((inner / "place/key").stat())
+            del held
+    finally:
+        subprocess.run(["umount", "-l", inner], check=True)
 
 
 @pytest.mark.parametrize("below", ["", "in"])
