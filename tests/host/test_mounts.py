@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,14 @@ from policyfs.policy.paths import HostPath
 
 @pytest.mark.parametrize(("types", "inside"), [([FILE_SYSTEM_TYPE, "tmpfs"], False), (["tmpfs", FILE_SYSTEM_TYPE], True)])
 def test_a_covered_view_is_not_the_one_that_is_there(
-    monkeypatch: pytest.MonkeyPatch, types: list[str], inside: bool
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, types: list[str], inside: bool
 ) -> None:
-    """A path leads into a view only where nothing is mounted over it."""
-    table = [Mount(HostPath(b"/"), "ext4", "8:1"), *(Mount(HostPath(b"/nowhere/v"), kind, "0:9") for kind in types)]
+    """A path leads into a view only where nothing is mounted over it, and there is a way to it."""
+    point, absent = (HostPath(os.fsencode(tmp_path.resolve() / name)) for name in ("v", "absent/v"))
+    table = [Mount(HostPath(b"/"), "ext4", "8:1"), *(Mount(at, kind, "0:9") for at in (point, absent) for kind in types)]
     monkeypatch.setattr(mounts, "mounts", lambda: table)
-    assert mounts.in_view(HostPath(b"/nowhere/v/x")) == ((b"/nowhere/v", b"/x") if inside else None)
+    assert mounts.in_view(HostPath(point + b"/x")) == ((point, b"/x") if inside else None)
+    assert mounts.in_view(HostPath(absent + b"/x")) is None
 
 
 def test_the_other_paths_to_what_a_view_shows() -> None:
