@@ -91,7 +91,7 @@ class Ground:
         if HAS_EPOCH and "epoch" in self.path:
             assert holds(), what
         else:
-            until(holds, what)
+            until(lambda: told(holds) is True, what)
 
     def found(self, name: str, by: str = "lookup") -> None:
         """Wait until the view shows it: to who looks it up, or lists its directory."""
