@@ -428,11 +428,11 @@ def test_git_file_is_found_whatever_it_names(tree: Path, doctor: Doctor, content
 @pytest.mark.parametrize("name", ["Makefile", ".envrc", "package.json", ".vscode", ".git"])
 def test_link_that_tools_follow_is_found(tree: Path, doctor: Doctor, name: str) -> None:
     """What is executed under a known name is found where that name is a link, but not one that the view does not show."""
-    for place, target in (("work", "other"), ("fixed", "other"), ("work/hidden", "/etc/other")):
+    for place, target in (("yard", "other"), ("fixed", "other"), ("yard/hidden", "/etc/other")):
         (tree / place).mkdir(exist_ok=True)
         (tree / place / name).symlink_to(target)
-    named = {"/work/other/config", "/work/other/hooks"} if name == ".git" else set()
-    assert paths(doctor("executed", "-g", "/=ro", "-g", "/work=stage")) == {f"/work/{name}"} | named
+    named = {"/yard/other/config", "/yard/other/hooks"} if name == ".git" else set()
+    assert paths(doctor("executed", "-g", "/=ro", "-g", "/yard=stage")) == {f"/yard/{name}"} | named
 
 
 def test_second_name_of_a_hidden_file_is_found(tree: Path, doctor: Doctor) -> None:

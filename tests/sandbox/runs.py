@@ -32,7 +32,7 @@ def require_sandbox() -> None:
 
 @dataclass
 class Ground:
-    """A person with a tree: `open.txt` and `work/` are open to a session, `hidden.txt` and `hidden/` are not."""
+    """A person with a tree: `open.txt` and `yard/` are open to a session, `hidden.txt` and `hidden/` are not."""
 
     person: Person
     source: Path
@@ -41,7 +41,7 @@ class Ground:
     @property
     def open(self) -> tuple[str, ...]:
         """Grants for this tree."""
-        return ("-g", "/=ro", "-g", "/work=stage", "-g", "/hidden.txt=none", "-g", "/hidden=none")
+        return ("-g", "/=ro", "-g", "/yard=stage", "-g", "/hidden.txt=none", "-g", "/hidden=none")
 
     def words(self, *command: str, options: tuple[str, ...] = (), grants: tuple[str, ...] | None = None) -> list[str]:
         """The command line of a run."""
@@ -117,9 +117,9 @@ def ground(person: Person, source: Path | None = None) -> Iterator[Ground]:
     """A tree for a person; at the end nothing of any run may be left."""
     require_sandbox()
     source = source or person.home / "tree"
-    for directory in (source, source / "work", source / "hidden"):
+    for directory in (source, source / "yard", source / "hidden"):
         directory.mkdir(parents=True, exist_ok=True)
-    for name, text in (("open.txt", "open\n"), ("hidden.txt", SECRET), ("hidden/deep.txt", SECRET), ("work/a.txt", "a\n")):
+    for name, text in (("open.txt", "open\n"), ("hidden.txt", SECRET), ("hidden/deep.txt", SECRET), ("yard/a.txt", "a\n")):
         (source / name).write_text(text)
     for path in (source, *source.rglob("*")):
         os.chown(path, person.uid, person.uid)

@@ -153,8 +153,8 @@ def test_a_view_that_hangs_is_cleared_away(one_tree: Ground) -> None:
         runs = []
         # Side by side, since what is killed gets ten seconds, and the daemon ten, before harsher means.
         for file in ("a", "b"):
-            (one_tree.source / "work" / file).write_text(file)
-            script = f"echo ready; read go; cat work/{file} & read end"
+            (one_tree.source / "yard" / file).write_text(file)
+            script = f"echo ready; read go; cat yard/{file} & read end"
             words = (*harness.PROGRAM, "run", str(below.point), "-g", "/=stage", "--", "sh", "-c", script)
             runs.append(person.popen(*words, cwd=below.point, bufsize=0, **pipes))
             one_tree.started.append(runs[-1])
@@ -165,7 +165,7 @@ def test_a_view_that_hangs_is_cleared_away(one_tree: Ground) -> None:
         try:
             for run, file in zip(runs, ("a", "b"), strict=True):
                 run.stdin.write(b"\n")
-                until(lambda file=file: _waits_for_fuse(b"cat\0work/%s\0" % file.encode()), "a process to wait for the view")  # type: ignore[misc]
+                until(lambda file=file: _waits_for_fuse(b"cat\0yard/%s\0" % file.encode()), "a process to wait for the view")  # type: ignore[misc]
             killed, ended = runs
             killed.kill()
             ended.stdin.write(b"\n")

@@ -29,11 +29,11 @@ from tests.mount.harness import Person, until
 from tests.sandbox.runs import PYTHON, Ground, ground, ran
 
 GRANTS = (
-    *("-g", "/=ro", "-g", "/work=stage", "-g", "/hidden.txt=none", "-g", "/hidden=none"),
-    *("-g", "/way=none", "-g", "/way/open=commit", "--floor", "/work/capped=ro"),
+    *("-g", "/=ro", "-g", "/yard=stage", "-g", "/hidden.txt=none", "-g", "/hidden=none"),
+    *("-g", "/way=none", "-g", "/way/open=commit", "--floor", "/yard/capped=ro"),
 )
 
-UNSEEN = ("/hidden.txt", "/missing.txt", "/hidden/deep.txt", "/hidden/none.txt", "/work/bad", "/work/baddir/deep.txt")
+UNSEEN = ("/hidden.txt", "/missing.txt", "/hidden/deep.txt", "/hidden/none.txt", "/yard/bad", "/yard/baddir/deep.txt")
 """Hidden, missing, and behind a link that is not shown; the view answers ENOENT for each."""
 
 ERRNO = r"""
@@ -70,7 +70,7 @@ def furnish(tree: Ground) -> Ground:
     for name in ("way/open", "way/shut"):
         (tree.source / name).mkdir(parents=True)
     for name, target in (("good", "../open.txt"), ("bad", "../hidden.txt"), ("baddir", "../hidden"), ("usr", "/usr")):
-        (tree.source / "work" / name).symlink_to(target)
+        (tree.source / "yard" / name).symlink_to(target)
     for path in tree.source.rglob("*"):
         os.chown(path, tree.person.uid, tree.person.uid, follow_symlinks=False)
     return tree
@@ -109,7 +109,7 @@ def explained(tree: Ground, *paths: str) -> list[dict[str, Any]]:
 def test_what_is_seen_is_explained_as_outside(asked: Ground) -> None:
     """Of visible paths and passages the client says, as text and as JSON, what the command says outside of the same
     policy; as text it names each at its place inside."""
-    paths = ("/", "/open.txt", "/work", "/work/a.txt", "/way", "/way/open")
+    paths = ("/", "/open.txt", "/yard", "/yard/a.txt", "/way", "/way/open")
     inside_paths = [f"{asked.source}{path}" for path in paths]
     for options in ((), ("--json",)):
         outside = asked.person.policyfs("explain", asked.source, *paths, *GRANTS, *options)
@@ -135,14 +135,14 @@ def test_a_path_that_the_kernel_does_not_walk_is_not_explained_as_another(asked:
     """`none/..` and `file/` lead nowhere, though their text does: the client says what the file system answers."""
     written = {
         "hidden/../open.txt": "No such file or directory", "none/../open.txt": "No such file or directory",
-        "open.txt/": "Not a directory", "work/a.txt/../a.txt": "Not a directory",
+        "open.txt/": "Not a directory", "yard/a.txt/../a.txt": "Not a directory",
     }  # fmt: skip
     for text, answer in written.items():
         done = asked.run("policyfs", "explain", text, grants=GRANTS, cwd=asked.source)
         assert (done.returncode, done.stdout) == (1, "")
         (line,) = complaints(done)
         assert line.startswith(f"policyfs: {text}: {answer}, as it is written; ask for {asked.source}/")
-    said = ran(asked.run("policyfs", "explain", "work/../open.txt", grants=GRANTS, cwd=asked.source))
+    said = ran(asked.run("policyfs", "explain", "yard/../open.txt", grants=GRANTS, cwd=asked.source))
     assert said.startswith(f"{asked.source}/open.txt\n")
 
 
@@ -158,22 +158,22 @@ def test_hidden_and_missing_are_alike_byte_for_byte(asked: Ground) -> None:
 
 def test_links_are_followed(asked: Ground) -> None:
     """A link is answered for by where opening it leads: in the view, or out of it."""
-    (values,) = explained(asked, "/work/good")
+    (values,) = explained(asked, "/yard/good")
     assert (values["path"], values["level"]) == ("/open.txt", "ro")
-    done = asking(asked, "explain", f"{asked.source}/work/usr/bin")
+    done = asking(asked, "explain", f"{asked.source}/yard/usr/bin")
     assert (done.returncode, done.stdout) == (1, "")
     assert complaints(done) == [
-        f"policyfs: {asked.source}/work/usr/bin leads to /usr/bin, outside the view, which is {asked.source}"
+        f"policyfs: {asked.source}/yard/usr/bin leads to /usr/bin, outside the view, which is {asked.source}"
     ]
 
 
 def test_paths_are_read_from_the_working_directory(one_asked: Ground) -> None:
     """Relative paths, `..`, and SOURCE by another name are paths of the view; others are told to be outside, all of
     them, and nothing is answered."""
-    work = one_asked.source / "work"
-    said = ran(asking(one_asked, "explain", "--json", "a.txt", "../open.txt", ".", "..", cwd=work))
-    assert [json.loads(line)["path"] for line in said.splitlines()] == ["/work/a.txt", "/open.txt", "/work", "/"]
-    done = asking(one_asked, "explain", "a.txt", "/etc/passwd", f"{one_asked.source}2", "../..", "", cwd=work)
+    yard = one_asked.source / "yard"
+    said = ran(asking(one_asked, "explain", "--json", "a.txt", "../open.txt", ".", "..", cwd=yard))
+    assert [json.loads(line)["path"] for line in said.splitlines()] == ["/yard/a.txt", "/open.txt", "/yard", "/"]
+    done = asking(one_asked, "explain", "a.txt", "/etc/passwd", f"{one_asked.source}2", "../..", "", cwd=yard)
     assert (done.returncode, done.stdout) == (1, "")
     assert [line.split(" ")[1] for line in complaints(done)] == [
         *("/etc/passwd", f"{one_asked.source}2", "../..", "PATH"),
@@ -198,7 +198,7 @@ def test_names_cannot_move_a_cursor(one_asked: Ground) -> None:
 
 def test_more_paths_than_a_request_takes(one_asked: Ground) -> None:
     """The client asks as often as it needs; the answers come in the order of the paths."""
-    paths = [f"/work/{'x' * 200}{number}" for number in range(600)]
+    paths = [f"/yard/{'x' * 200}{number}" for number in range(600)]
     assert [values["path"] for values in explained(one_asked, *paths)] == paths
 
 
@@ -221,7 +221,7 @@ def test_the_view_is_listed_as_outside(asked: Ground, options: tuple[str, ...]) 
 
 def test_what_is_listed_is_there_and_can_be_asked_for(asked: Ground) -> None:
     """Each path that `policyfs view` prints is one inside, and `policyfs explain` takes it and prints it."""
-    capped = asked.source / "work/capped"
+    capped = asked.source / "yard/capped"
     capped.mkdir()
     os.chown(capped, asked.person.uid, asked.person.uid)
     script = """
@@ -295,21 +295,21 @@ def test_the_socket_takes_no_orders(asked: Ground) -> None:
     tells no more than the client does; and nothing has changed."""
     orders: list[dict[str, Any]] = [
         {"do": "grant", "path": "/hidden.txt", "level": "ro"},
-        {"do": "revoke", "path": "/work"},
+        {"do": "revoke", "path": "/yard"},
         {"do": "reload", "session_file": f"{asked.source}/open.txt"},
         {"do": "status"},
         {"do": ["explain"]},
         {},
     ]
-    questions = [{"do": "view"}, {"do": "explain", "paths": ["/hidden.txt", "/hidden/deep.txt", "/work/baddir/x"]}]
-    script = SPEAK + f"print(open({str(asked.source / 'work/a.txt')!r}).read(), end='')"
+    questions = [{"do": "view"}, {"do": "explain", "paths": ["/hidden.txt", "/hidden/deep.txt", "/yard/baddir/x"]}]
+    script = SPEAK + f"print(open({str(asked.source / 'yard/a.txt')!r}).read(), end='')"
     said = ran(asked.run(PYTHON, "-I", "-c", script, json.dumps([*orders, *questions]), grants=GRANTS)).splitlines()
     answers = json.loads(said[0])
     refused, (view, explanation), broken = answers[: len(orders)], answers[len(orders) :][:2], answers[len(orders) + 2 :]
     assert [answer.get("fault") for answer in refused] == [["this socket answers explain and view, nothing else"]] * 6
     assert len(broken) == 6
     assert all("fault" in answer for answer in broken)
-    assert {"path": "/work", "level": "stage"} in view["ok"]
+    assert {"path": "/yard", "level": "stage"} in view["ok"]
     for values in explanation["ok"]:
         assert set(values) == {"path", "look", "change", "commit"}
         assert {values[operation]["errno"] for operation in ("look", "change", "commit")} == {"ENOENT"}

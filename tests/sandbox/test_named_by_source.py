@@ -82,21 +82,21 @@ def test_a_run_is_changed_by_its_source(tree: Ground, inside: Shell) -> None:
     assert "No such file" in inside.says("cat hidden.txt")
     assert "ENOENT" in inside.says("policyfs explain hidden.txt")
     session = tree.person.home / "session.toml"
-    session.write_text('[floors]\n"/work" = "ro"\n')
+    session.write_text('[floors]\n"/yard" = "ro"\n')
     ran(tree.person.policyfs("reload", tree.source, "-s", session))
-    assert "Read-only" in inside.says("echo x > work/new")
-    assert inside.says("policyfs view").splitlines()[-1] == f"{tree.source}/work  read-only"
+    assert "Read-only" in inside.says("echo x > yard/new")
+    assert inside.says("policyfs view").splitlines()[-1] == f"{tree.source}/yard  read-only"
 
 
 def test_a_run_is_explained_by_its_source(tree: Ground, inside: Shell) -> None:
     """A place in SOURCE, or SOURCE and paths of its view, by the policy that is in force there; with policy options by
     those."""
-    by_place = ran(tree.person.policyfs("explain", tree.source / "work/a.txt", tree.source / "hidden.txt"))
-    by_path = ran(tree.person.policyfs("explain", tree.source, "/work/a.txt", "/hidden.txt"))
-    by_options = ran(tree.person.policyfs("explain", tree.source, "/work/a.txt", "/hidden.txt", *tree.open))
-    assert "grant /work = stage" in by_place
+    by_place = ran(tree.person.policyfs("explain", tree.source / "yard/a.txt", tree.source / "hidden.txt"))
+    by_path = ran(tree.person.policyfs("explain", tree.source, "/yard/a.txt", "/hidden.txt"))
+    by_options = ran(tree.person.policyfs("explain", tree.source, "/yard/a.txt", "/hidden.txt", *tree.open))
+    assert "grant /yard = stage" in by_place
     assert by_place == by_path == by_options
-    assert "grant / = commit" in ran(tree.person.policyfs("explain", tree.source, "/work", "-g", "/=commit"))
+    assert "grant / = commit" in ran(tree.person.policyfs("explain", tree.source, "/yard", "-g", "/=commit"))
     ran(tree.person.policyfs("grant", tree.source, "/hidden.txt=ro"))
     assert "grant /hidden.txt = ro" in ran(tree.person.policyfs("explain", tree.source / "hidden.txt"))
     done = tree.person.policyfs("explain", tree.source / "open.txt", "/etc/passwd")
@@ -121,7 +121,7 @@ def test_two_runs_are_named_by_their_mountpoints(tree: Ground, inside: Shell) ->
         for words in (
             ("status", tree.source),
             ("grant", tree.source, "/hidden.txt=ro"),
-            ("revoke", tree.source, "/work"),
+            ("revoke", tree.source, "/yard"),
             ("reload", tree.source),
             ("explain", tree.source / "open.txt"),
         ):

@@ -147,7 +147,7 @@ def test_a_state_directory_that_cannot_be_made(one_tree: Ground) -> None:
 
 
 REFUSED = {
-    "in SOURCE": ("{source}/work", "lies in SOURCE"),
+    "in SOURCE": ("{source}/yard", "lies in SOURCE"),
     "SOURCE itself": ("{source}", "lies in SOURCE"),
     "around SOURCE": ("{home}", "holds SOURCE"),
     "the root": ("/", "holds SOURCE"),
@@ -176,7 +176,7 @@ def test_places_that_are_refused(one_tree: Ground, option: str, case: str) -> No
     home = one_tree.person.home
     for directory in (".ssh", ".gnupg/x", ".config", "elsewhere/.env"):
         (home / directory).mkdir(parents=True, exist_ok=True)
-    for link, target in (("into", one_tree.source / "work"), ("keys", home / ".ssh")):
+    for link, target in (("into", one_tree.source / "yard"), ("keys", home / ".ssh")):
         if not (home / link).is_symlink():
             (home / link).symlink_to(target)
     place, reason = REFUSED[case]
@@ -282,7 +282,7 @@ def _in_path(tree: Ground, *programs: str) -> Path:
 
 def test_without_bubblewrap_nothing_is_run(one_tree: Ground) -> None:
     """No bwrap: exit status 5, the package is named, and the command does not run."""
-    witness = one_tree.source / "work/ran"
+    witness = one_tree.source / "yard/ran"
     path = _in_path(one_tree, "env", "fusermount3")
     done = one_tree.person.run("env", f"PATH={path}", *one_tree.words("touch", str(witness)))
     assert (done.returncode, witness.exists()) == (5, False)
@@ -292,7 +292,7 @@ def test_without_bubblewrap_nothing_is_run(one_tree: Ground) -> None:
 
 def test_without_namespaces_nothing_is_run(one_tree: Ground) -> None:
     """No user namespaces to be had: exit status 5 with bubblewrap's reason, nothing is run, nothing is left."""
-    witness = one_tree.source / "work/ran"
+    witness = one_tree.source / "yard/ran"
     # In a sandbox of bubblewrap's own that allows no more of them, as a container might.
     forbidding = ["bwrap", "--unshare-user", "--disable-userns", "--dev-bind", "/", "/"]
     done = one_tree.person.run(*forbidding, *one_tree.words("touch", str(witness)))
@@ -330,10 +330,10 @@ def test_a_sandbox_that_cannot_be_made_runs_nothing(one_tree: Ground) -> None:
 
 def test_the_umask_is_the_persons(tree: Ground) -> None:
     """What the command makes has the modes that the person's umask gives."""
-    words = tree.words("sh", "-c", "umask; touch work/made", options=())
+    words = tree.words("sh", "-c", "umask; touch yard/made", options=())
     done = tree.person.run("sh", "-c", 'umask 027; exec "$@"', "sh", *words, cwd=tree.source)
     assert ran(done).strip() == "0027"
-    assert (tree.source / "work/made").stat().st_mode & 0o777 == 0o640
+    assert (tree.source / "yard/made").stat().st_mode & 0o777 == 0o640
 
 
 def test_a_place_behind_a_link_keeps_its_name(one_tree: Ground) -> None:

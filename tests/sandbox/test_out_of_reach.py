@@ -35,7 +35,7 @@ print(found)
 
 def test_no_file_in_the_sandbox_holds_what_is_hidden(tree: Ground) -> None:
     """Nothing of a hidden file is found by walking everything but /proc, /sys and the system's programs."""
-    (tree.source / "work/control.txt").write_text("a control")
+    (tree.source / "yard/control.txt").write_text("a control")
     roots = ["/dev", "/etc", "/home", "/root", "/run", "/srv", "/tmp", "/var", str(tree.source)]
     assert ran(tree.python(ROAM, "a control", *roots)).strip() != "[]"
     assert ran(tree.python(ROAM, SECRET, *roots)).strip() == "[]"
@@ -46,7 +46,7 @@ def test_the_source_is_not_reached_by_any_path(tree: Ground) -> None:
     script = r"""
 import glob, os, sys
 source, state = sys.argv[1:]
-ways = [source + "/hidden.txt", source + "/../" + os.path.basename(source) + "/hidden.txt", source + "/work/../hidden.txt"]
+ways = [source + "/hidden.txt", source + "/../" + os.path.basename(source) + "/hidden.txt", source + "/yard/../hidden.txt"]
 ways += [f"/proc/{p}/{way}{source}/hidden.txt" for p in ["self", "thread-self", *filter(str.isdigit, os.listdir("/proc"))]
          for way in ("root", "cwd/../../../../../..", "root/..", "root/proc/1/root")]
 ways += glob.glob(state + "/**/hidden.txt", recursive=True)
@@ -133,7 +133,7 @@ def test_the_view_cannot_be_unmounted_or_covered(tree: Ground) -> None:
     """umount, fusermount3, a new mount, a new user namespace: all refused, and the hidden stays hidden."""
     script = f"""
 umount {tree.source}; umount -l {tree.source}; fusermount3 -u -z {tree.source}
-mount -t tmpfs none {tree.source}/work; mount --bind / /tmp
+mount -t tmpfs none {tree.source}/yard; mount --bind / /tmp
 unshare -Urm umount -l {tree.source}
 unshare -Ur true && echo nested; unshare -m true && echo mounts; nsenter -t 1 -m true && echo entered
 cat {tree.source}/hidden.txt; cat {tree.source}/open.txt
@@ -161,7 +161,7 @@ def test_a_directory_for_a_standard_descriptor_is_refused(one_tree: Ground, stan
     """A directory as standard input, output or error would open everything around it: nothing is run."""
     directory = os.open(one_tree.source / "hidden", os.O_RDONLY)
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, standard: directory}
-    witness = one_tree.source / "work/ran"
+    witness = one_tree.source / "yard/ran"
     try:
         run = one_tree.person.popen(*one_tree.words("touch", str(witness)), **streams)
         _, complaint = run.communicate(timeout=30)
@@ -241,10 +241,10 @@ def test_links_out_of_the_tree_lead_nowhere(tree: Ground) -> None:
     outside.write_text(SECRET)
     script = r"""
 import os, sys
-work, *targets = sys.argv[1:]
+yard, *targets = sys.argv[1:]
 read = []
 for number, target in enumerate(targets):
-    link = f"{work}/link{number}"
+    link = f"{yard}/link{number}"
     try:
         os.symlink(target, link)
     except OSError:
@@ -256,15 +256,15 @@ for number, target in enumerate(targets):
         pass
 print(read)
 """
-    up = os.path.relpath(outside, tree.source / "work")
+    up = os.path.relpath(outside, tree.source / "yard")
     targets = [str(outside), up, f"{tree.source}/hidden.txt", "../hidden.txt", "/proc/1/root" + str(outside)]
-    assert ran(tree.python(script, f"{tree.source}/work", *targets, f"{tree.source}/open.txt")).strip() == r"['open\n']"
+    assert ran(tree.python(script, f"{tree.source}/yard", *targets, f"{tree.source}/open.txt")).strip() == r"['open\n']"
 
 
 def test_absolute_links_of_the_tree_work_as_they_are(one_tree: Ground) -> None:
     """A link by SOURCE's absolute path is not rewritten: the view stands where it points."""
-    (one_tree.source / "work/link").symlink_to(one_tree.source / "open.txt")
-    said = ran(one_tree.run("sh", "-c", f"readlink {one_tree.source}/work/link; cat {one_tree.source}/work/link"))
+    (one_tree.source / "yard/link").symlink_to(one_tree.source / "open.txt")
+    said = ran(one_tree.run("sh", "-c", f"readlink {one_tree.source}/yard/link; cat {one_tree.source}/yard/link"))
     assert said == f"{one_tree.source}/open.txt\nopen\n"
 
 
@@ -374,7 +374,7 @@ def _name_of(person: Person) -> str:
 
 def test_a_command_that_goes_on_in_the_background_is_stopped(tree: Ground) -> None:
     """What the command leaves running, in a session of its own too, ends with it, before the view goes."""
-    script = "setsid sh -c 'while :; do date > work/alive 2>/dev/null || echo lost > /tmp/x; sleep 0.01; done' & sleep 0.2"
+    script = "setsid sh -c 'while :; do date > yard/alive 2>/dev/null || echo lost > /tmp/x; sleep 0.01; done' & sleep 0.2"
     ran(tree.run("sh", "-c", script, cwd=tree.source))
-    assert (tree.source / "work/alive").exists()
+    assert (tree.source / "yard/alive").exists()
     until(lambda: not tree.processes(), "the background process to be gone")

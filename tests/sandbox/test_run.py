@@ -16,9 +16,9 @@ from tests.sandbox.runs import Ground, ground, ran
 
 def test_the_view_stands_in_the_place_of_the_source(tree: Ground) -> None:
     """A command sees the tree at its own path, as the policy opens it, and its changes reach the source."""
-    said = ran(tree.run("sh", "-c", f"cat {tree.source}/open.txt; ls {tree.source}; echo new > {tree.source}/work/new"))
-    assert said.split() == ["open", "open.txt", "work"]
-    assert (tree.source / "work/new").read_text() == "new\n"
+    said = ran(tree.run("sh", "-c", f"cat {tree.source}/open.txt; ls {tree.source}; echo new > {tree.source}/yard/new"))
+    assert said.split() == ["open", "open.txt", "yard"]
+    assert (tree.source / "yard/new").read_text() == "new\n"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_reader_that_has_seen_enough_ends_the_command(one_tree: Ground) -> Non
 
 def test_it_starts_where_the_person_stands(one_tree: Ground) -> None:
     """In a directory of SOURCE that is open the command starts there; elsewhere in the session's start directory."""
-    inside = one_tree.source / "work"
+    inside = one_tree.source / "yard"
     assert ran(one_tree.run("pwd", cwd=inside)).strip() == str(inside)
     for elsewhere in (one_tree.source / "hidden", Path("/")):
         assert ran(one_tree.run("pwd", cwd=elsewhere)).strip() == str(one_tree.source)
@@ -71,9 +71,9 @@ def test_it_starts_where_the_person_stands(one_tree: Ground) -> None:
 def test_it_starts_in_the_start_directory(one_tree: Ground) -> None:
     """`start` of the session file is the working directory."""
     session = one_tree.person.home / "session.toml"
-    session.write_text('start = "/work"\n[grants]\n"/" = "ro"\n')
+    session.write_text('start = "/yard"\n[grants]\n"/" = "ro"\n')
     said = ran(one_tree.run("pwd", grants=("-s", str(session)), cwd=Path("/")))
-    assert said.strip() == f"{one_tree.source}/work"
+    assert said.strip() == f"{one_tree.source}/yard"
 
 
 @pytest.fixture(params=["tmp", "root", "link", "home", "usr"])
@@ -174,7 +174,7 @@ def _process_of(cmdline: bytes) -> int | None:
 
 def test_a_signal_before_the_command_is_there_clears_away(one_tree: Ground) -> None:
     """SIGTERM while the daemon mounts ends the run with 143, nothing is run and nothing is left."""
-    witness = one_tree.source / "work/ran"
+    witness = one_tree.source / "yard/ran"
     run = one_tree.start("touch", str(witness), stderr=subprocess.DEVNULL)
     until(lambda: list((one_tree.state / "run/runs").glob("*/view")), "the private directory")
     run.send_signal(signal.SIGTERM)
@@ -214,9 +214,9 @@ def test_two_runs_of_one_tree(one_tree: Ground) -> None:
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_standard_descriptors(one_tree: Ground, closed: str) -> None:
     """Where a standard descriptor is closed the command has one that leads nowhere, and runs and ends as ever."""
-    script = "cat; echo out; echo err >&2; echo ran > work/ran; exit 3"
+    script = "cat; echo out; echo err >&2; echo ran > yard/ran; exit 3"
     done = one_tree.person.run("sh", "-c", f"exec {shlex.join(one_tree.words('sh', '-c', script))} {closed}", input="")
     assert done.returncode == 3
     assert done.stdout == ("" if ">&-" in closed.split() else "out\n")
     assert done.stderr == ("" if "2>&-" in closed.split() else "err\n")
-    assert (one_tree.source / "work/ran").exists()
+    assert (one_tree.source / "yard/ran").exists()

@@ -234,13 +234,13 @@ def test_a_full_screen_editor(tree: Ground) -> None:
     """vim edits and writes a file of the view, which arrives in the source."""
     if shutil.which("vim") is None:
         absent("no vim here")
-    with at_terminal(tree, "vim", "-u", "NONE", "work/a.txt", options=("--env", "TERM=xterm")) as person:
+    with at_terminal(tree, "vim", "-u", "NONE", "yard/a.txt", options=("--env", "TERM=xterm")) as person:
         person.sees("a.txt")
         person.types("itext of the person " + ESCAPE)
         person.sees("person")
         person.types(":wq\r")
         assert person.ended() == 0
-    assert (tree.source / "work/a.txt").read_text() == "text of the person a\n"
+    assert (tree.source / "yard/a.txt").read_text() == "text of the person a\n"
 
 
 def test_the_persons_terminal_is_not_among_the_descriptors(tree: Ground) -> None:
@@ -324,9 +324,9 @@ def test_in_the_background_the_keyboard_is_the_shells(tree: Ground) -> None:
     """A run that a shell has put in the background goes on while the person types to the shell, and has the keyboard once
     it is brought to the foreground."""
     with at_shell(tree) as person:
-        script = "touch work/up; read line; echo got-$line"
+        script = "touch yard/up; read line; echo got-$line"
         person.types(shlex.join(tree.words("sh", "-c", script)) + " &\n")
-        until(lambda: (tree.source / "work/up").exists(), "a command that runs")
+        until(lambda: (tree.source / "yard/up").exists(), "a command that runs")
         person.types("echo ty''ped\n")
         person.sees("typed")
         person.types("jobs\n")
