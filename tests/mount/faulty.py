@@ -1,9 +1,11 @@
 """A file system of a few files, some of which fail with EIO: a disk on a bad day.
 
-    python -I faulty.py MOUNTPOINT [no-statfs]
+    python -I faulty.py MOUNTPOINT [no-statfs | folding]
 
 Prints `ready` when it answers. `good` is fine. `bad-read` opens and cannot be read, `bad-write` opens and cannot be
 written, `bad-listing` is a directory that cannot be listed, and `bad-stat` is listed and cannot be looked up.
+
+`folding`, it is another: /1/Private/secret, which takes two spellings for one name, as CIFS or exFAT would.
 """
 
 import errno
@@ -17,6 +19,7 @@ import trio
 FILES = {2: b"good", 3: b"bad-read", 4: b"bad-write", 5: b"bad-listing", 6: b"bad-stat"}
 CONTENT = b"good"
 LISTING = 5
+FOLDED = {1: {b"1": 2}, 2: {b"Private": 3}, 3: {b"secret": 4}}
 
 
 class Faulty(pyfuse3.Operations):
@@ -78,6 +81,33 @@ class Telling(Faulty):
         return told
 
 
+class Folding(Telling):
+    """Where no two names differ by case alone. The name at its top has no letters."""
+
+    def _entry(self, inode: int) -> pyfuse3.EntryAttributes:
+        entry = super()._entry(inode)
+        entry.st_mode = stat.S_IFDIR | 0o755 if inode in FOLDED else stat.S_IFREG | 0o644
+        entry.st_nlink = 1
+        return entry
+
+    async def lookup(self, parent_inode, name, ctx):
+        for known, inode in FOLDED.get(parent_inode, {}).items():
+            if known.lower() == name.lower():
+                return self._entry(inode)
+        raise pyfuse3.FUSEError(errno.ENOENT)
+
+    async def opendir(self, inode, ctx):
+        return pyfuse3.FileHandleT(inode)
+
+    async def readdir(self, fh, start_id, token):
+        for position, (name, inode) in list(enumerate(FOLDED[fh].items()))[start_id:]:
+            if not pyfuse3.readdir_reply(token, name, self._entry(inode), position + 1):
+                return
+
+    async def read(self, fh, off, size):
+        return CONTENT[off : off + size]
+
+
 async def serve() -> None:
     """Answer, and say so."""
     async with trio.open_nursery() as nursery:
@@ -85,7 +115,8 @@ async def serve() -> None:
         print("ready", flush=True)
 
 
-pyfuse3.init(Faulty() if "no-statfs" in sys.argv else Telling(), sys.argv[1], {"fsname=faulty"})
+served = {"no-statfs": Faulty, "folding": Folding}.get(sys.argv[-1], Telling)
+pyfuse3.init(served(), sys.argv[1], {"fsname=faulty"})
 try:
     trio.run(serve)
 finally:

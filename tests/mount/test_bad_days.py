@@ -365,9 +365,9 @@ def test_a_source_that_is_unmounted(source: Path, as_root: None) -> None:
 
 
 @contextmanager
-def faulty_source(point: Path, *words: str, program: str = "faulty.py") -> Iterator[subprocess.Popen[bytes]]:
+def faulty_source(point: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
     """A small file system whose `bad-read`, `bad-write`, `bad-listing` and `bad-stat` fail with EIO: see faulty.py."""
-    script = Path(__file__).with_name(program)
+    script = Path(__file__).with_name("faulty.py")
     with harness.myself() as person:
         server = subprocess.Popen([sys.executable, "-I", script, point, *words], stdout=subprocess.PIPE)
         assert server.stdout is not None
@@ -428,7 +428,7 @@ def test_a_source_that_folds_case(source: Path) -> None:
     a person allows it a rule hides its name in every spelling."""
     harness.require_fuse()
     grants = ("/=ro", "/1/Private=none")
-    with faulty_source(source, program="folding.py"), harness.myself() as person:
+    with faulty_source(source, "folding"), harness.myself() as person:
         point = person.home / "view"
         point.mkdir()
         done = person.policyfs("mount", source, point, "-g", "/=ro", "-g", "/1/Private=none")
