@@ -11,11 +11,16 @@ _PR_SET_DUMPABLE = 4
 """prctl(2)."""
 
 
+def prctl(option: int, value: int, name: str) -> None:
+    """prctl(2) of an option that takes a number. Raises OSError, which tells the option's name."""
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({name})")
+
+
 def harden() -> None:
     """Close the ways around the view through this process: no other process of the user may read its memory or its
     descriptors through /proc, trace it or take a descriptor from it; no core file is left of it."""
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_DUMPABLE)")
+    prctl(_PR_SET_DUMPABLE, 0, "PR_SET_DUMPABLE")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 

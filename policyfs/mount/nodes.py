@@ -284,14 +284,11 @@ class Nodes:
             known = self._by_ino.get(identity[1])
             if known is not None and known.files and known.identity == identity:
                 node = known
-        kind = attributes.mode >> 12
-        if node is not None and node.kind not in (0, kind):
-            # The kernel would take the old one for broken, and answer EIO to who has it.
-            self.ended(node)
+        if node is not None and self.became_another(node, attributes):
             node = None
         if node is None:
             node = Node(self._free_number(identity, place.level), identity, place.level, parent, name)
-            node.kind = kind
+            node.kind = attributes.mode >> 12
             node.place, node.place_epoch = place, self.epoch
             self._by_key[key] = self._by_ino[node.ino] = node
         elif node.parent is not parent or node.name != name or node.gone:
@@ -378,6 +375,14 @@ class Nodes:
         if self._by_key.get(node.key) is node:
             del self._by_key[node.key]
         return node
+
+    def became_another(self, node: Node, attributes: Attributes) -> bool:
+        """Whether an object is of another kind than the one that the kernel was told of, whose number it was given: that one
+        is ended. Told as what it was, the kernel would take it for broken and answer EIO by its name from then on."""
+        another = node.kind not in (0, attributes.mode >> 12)
+        if another:
+            self.ended(node)
+        return another
 
     def ended(self, node: Node) -> None:
         """An object is no more, though the kernel may still have it in use. What bears its inode number next is another."""

@@ -281,10 +281,8 @@ class Operations(pyfuse3.Operations):
         return self._entry_of_known(node, self.on(node, self.view.attributes))
 
     def _entry_of_known(self, node: Node, attributes: Attributes) -> EntryAttributes:
-        if node.kind not in (0, attributes.mode >> 12):
-            # Another that was given the number of the one before: the kernel would take this one for broken, and answer EIO
-            # by its name from then on. On ESTALE it looks the name up anew.
-            self.nodes.ended(node)
+        if self.nodes.became_another(node, attributes):
+            # On ESTALE the kernel looks the name up anew.
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         if node.parent is None:
             # The root's own number in the source, so that a listing from above agrees; the kernel keeps 1 for itself.

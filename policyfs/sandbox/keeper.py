@@ -23,7 +23,6 @@ be killed as well, the lock on the directory is free: the next run finds it and 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -35,7 +34,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from policyfs.host.faults import Exit, UserFault
-from policyfs.host.harden import close_inherited, harden
+from policyfs.host.harden import close_inherited, harden, prctl
 from policyfs.sandbox.run_directory import RunDirectory
 from policyfs.sandbox.signals import FORWARDED, children, disregard_signals
 
@@ -144,7 +143,7 @@ def _keep(directory: RunDirectory, daemon: int, lease: int, log: int) -> bool:
 
 
 def _hold(start: Callable[[], subprocess.Popen[bytes]], tether: int, lease: int, answer: int, log: int) -> bool:
-    _become_subreaper()
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, "PR_SET_CHILD_SUBREAPER")
     try:
         bubblewrap = start()
     except (OSError, subprocess.SubprocessError) as error:
@@ -167,12 +166,6 @@ def _hold(start: Callable[[], subprocess.Popen[bytes]], tether: int, lease: int,
             os.close(descriptor)
         _end_children(None)
     return True
-
-
-def _become_subreaper() -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def _end_children(seconds: float | None) -> bool:

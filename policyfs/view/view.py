@@ -691,4 +691,4 @@ class View:
 
 def _places_of(policy: Policy) -> tuple[tuple[HostPath, ...], ...]:
     """Where credentials are looked for under a policy: in which places, from which mountpoints, and where not."""
-    return tuple(policy.denied_places), policy.surroundings.tops, policy.surroundings.unwalked
+    return policy.denied_places, policy.surroundings.tops, policy.surroundings.unwalked
