@@ -32,21 +32,21 @@ from types import TracebackType
 
 from policyfs.agent import instructions as _instructions
 from policyfs.agent.instructions import Instruction
-from policyfs.agent.reach import follow, in_directory, name_at
 from policyfs.agent.workspace import TEMPLATE, workspace
 from policyfs.host import places
-from policyfs.host.faults import UserFault
-from policyfs.host.load import PolicyOptions, root_notes, source_of
-from policyfs.opening import open_policy, root_of
+from policyfs.host.errors import UserFault
+from policyfs.opening.load import PolicyOptions, root_notes, source_of
+from policyfs.opening.view import open_policy, root_of
 from policyfs.policy.levels import Level, Standing
 from policyfs.policy.paths import PathFault, ViewPath, below, components, from_text, joined, view_path
 from policyfs.policy.policy import Policy as CompiledPolicy
 from policyfs.policy.refusals import Refusal
+from policyfs.source.root import RENAME_NOREPLACE
 from policyfs.view.attributes import Attributes
 from policyfs.view.location import Location
 from policyfs.view.refused import Refused
-from policyfs.view.root import RENAME_NOREPLACE
 from policyfs.view.view import View as Gate
+from policyfs.view.whole_path import follow, in_directory, name_at
 
 __all__ = [
     "Entry",

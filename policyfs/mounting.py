@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from policyfs.api import PathText, Policy, policy_for_source
+from policyfs.daemon.request import MountRequest
+from policyfs.daemon.start import log_file_for, named_log, start_daemon
 from policyfs.host import mounts
-from policyfs.host.faults import UserFault
-from policyfs.host.load import PolicyOptions
-from policyfs.mount.request import MountRequest
-from policyfs.mount.start import log_file_for, named_log, start_daemon
+from policyfs.host.errors import UserFault
+from policyfs.opening.load import PolicyOptions
 from policyfs.policy.levels import LEVELS, Level
 from policyfs.policy.paths import HostPath
 

@@ -1,16 +1,16 @@
 """The two things around mutmut that scripts/mutation does.
 
     python mutation.py undecorate FILE...       in a copy: have mutmut mutate what properties and context managers say
-    python mutation.py report MUTMUT DOCUMENT   what lives, against what docs/mutation.md calls equivalent
+    python mutation.py report MUTMUT FILE       what survives and is not in FILE, the list of equivalent mutants
 
 mutmut leaves decorated functions alone. `@property` above a method says the same as `method = property(method)` below it,
 where mutmut does not see it.
 
-The document names an equivalent mutant by its function and what it changed, in a fenced block after its reason:
+The file names an equivalent mutant by its function and what it changed, after a comment with the reason:
 
-    policy.operations.commit: return x => return None
+    policy.permissions.commit: return x => return None
 
-The report exits with 1 where one lives that it does not name, or where it names one that does not live.
+The report exits with 1 if a mutant survives that the file does not name, or if it names one that does not survive.
 """
 
 from __future__ import annotations
@@ -67,9 +67,8 @@ def changed(difference: str) -> str:
 
 
 def equivalent(document: str) -> set[str]:
-    """The lines of the fenced blocks."""
-    blocks = re.findall(r"^```text\n(.*?)^```$", document, re.MULTILINE | re.DOTALL)
-    return {line.strip() for block in blocks for line in block.splitlines() if line.strip()}
+    """The lines of the file that are not comments."""
+    return {line.strip() for line in document.splitlines() if line.strip() and not line.startswith("#")}
 
 
 def report(mutmut: str, document: Path) -> int:

@@ -18,13 +18,17 @@ PACKAGE = Path(policyfs.__file__).parent
 
 ARROWS = {
     "policy": set(),
-    "view": {"policy"},
-    "host": {"policy"},  # docs/decisions/0001-host-package.md
-    "opening": {"view", "policy", "host"},
-    "mount": {"view", "policy", "host", "opening"},
+    "source": {"policy"},
+    "view": {"source", "policy"},
+    "host": {"policy"},
+    "audit": {"host", "policy"},
+    "opening": {"view", "source", "host", "policy"},
+    "fuse": {"opening", "audit", "view", "source", "host", "policy"},
+    "control": {"host", "policy"},
+    "daemon": {"fuse", "control", "opening", "audit", "view", "source", "host", "policy"},
     "agent": {"view", "policy"},
-    "doctor": {"view", "policy"},
-    "sandbox": {"mount", "view", "policy", "host"},
+    "sandbox": {"daemon", "control", "opening", "view", "host", "policy"},
+    "doctor": {"view", "source", "policy"},
 }
 """From a layer to the layers it may import."""
 FREE = {"cli", "api", "mounting", "policyfs"}
@@ -37,7 +41,9 @@ VALUES = {
 """What `policy` may import: modules of the standard library that hold values and do nothing."""
 
 OUTSIDE = {
-    "mount": {"pyfuse3", "trio", "inotify_simple"},
+    "audit": {"trio"},
+    "fuse": {"pyfuse3", "trio", "inotify_simple"},
+    "daemon": {"pyfuse3", "trio"},
     "agent": {"trio"},
     "cli": {"click", "inotify_simple", "rich", "trio"},
     "policyfs": {"trio"},
@@ -87,12 +93,12 @@ def import_faults(layer: str, file: str, tree: ast.Module) -> Iterator[str]:
 
 
 def test_no_import_but_along_an_arrow() -> None:
-    """Each layer imports only the layers that its arrow leads to; `mount` and `agent` never each other."""
+    """Each layer imports only the layers that its arrow leads to; `fuse` and `agent` never each other."""
     unknown = {layer for layer, _, _ in MODULES} - set(ARROWS) - FREE
     assert not unknown, f"draw the arrows of {unknown} here and in CONTRIBUTING.md"
     assert [fault for module in MODULES for fault in import_faults(*module)] == []
-    assert "mount" not in ARROWS["agent"]
-    assert "agent" not in ARROWS["mount"]
+    assert "fuse" not in ARROWS["agent"]
+    assert "agent" not in ARROWS["fuse"]
 
 
 def test_no_import_by_name() -> None:
@@ -113,12 +119,12 @@ def test_no_import_by_name() -> None:
         ("policy", "import os"),
         ("policy", "from pathlib import Path"),
         ("policy", "def f():\n    import time"),
-        ("policy", "from policyfs.view.root import Root"),
+        ("policy", "from policyfs.source.root import Root"),
         ("view", "import trio"),
         ("view", "from policyfs.host import places"),
-        ("mount", "from policyfs.agent import tools"),
-        ("agent", "from policyfs import mount"),
-        ("agent", "import policyfs.mount.daemon"),
+        ("fuse", "from policyfs.agent import tools"),
+        ("agent", "from policyfs import fuse"),
+        ("agent", "import policyfs.daemon.main"),
         ("agent", "import pyfuse3"),
         ("host", "import click"),
         ("host", "import policyfs"),
@@ -131,8 +137,8 @@ def test_a_wrong_import_is_found(layer: str, text: str) -> None:
 
 # -- the source is reached through one door
 
-DOOR = "view/root.py"
-BEHIND_THE_DOOR = {"view", "mount", "agent", "doctor"}
+DOOR = "source/root.py"
+BEHIND_THE_DOOR = {"source", "view", "fuse", "daemon", "agent", "doctor"}
 
 WITHOUT_PATH = {
     "close", "dup", "fdatasync", "fdopen", "fsdecode", "fsencode", "fstat", "fsync", "ftruncate", "getegid", "geteuid",
@@ -142,19 +148,20 @@ WITHOUT_PATH = {
 """Functions of `os` that take a descriptor or nothing: with them nobody gets at a path."""
 
 EXCEPTIONS = {
-    ("mount/memory.py", "ctypes"): "malloc_trim(3), which touches no file",
-    ("mount/control.py", "os.open"): "the directory of a socket",
-    ("mount/control.py", "pathlib"): "the sockets, which lie in policyfs's own runtime directory",
-    ("mount/daemon.py", "pathlib"): "the same",
-    ("mount/policy_change.py", "os.listdir"): "looks for the descriptor of /dev/fuse among this process's own",
-    ("mount/policy_change.py", "os.readlink"): "the same",
-    ("view/files.py", "fcntl"): "takes O_APPEND off a descriptor, and puts it back",
-    ("mount/start.py", "os.open"): "the daemon's log, which lies in policyfs's own state or where --log says",
-    ("mount/start.py", "os.pidfd_open"): "holds the daemon that it started",
-    ("mount/start.py", "subprocess"): "starts the daemon",
-    ("mount/daemon.py", "os.chdir"): "to /, so that the daemon keeps no directory busy",
-    ("mount/daemon.py", "os.waitpid"): "for the child that tells a person in the foreground what is wrong",
-    ("mount/watch.py", "inotify_simple"): "watches directories by the descriptors that the door reached them with",
+    ("fuse/memory.py", "ctypes"): "malloc_trim(3), which touches no file",
+    ("daemon/control.py", "os.open"): "the directory of a socket",
+    ("daemon/control.py", "pathlib"): "the sockets, which lie in policyfs's own runtime directory",
+    ("daemon/main.py", "pathlib"): "the same",
+    ("daemon/namespaces.py", "os.stat"): "compares the namespaces of a peer, which are files of /proc",
+    ("fuse/policy_switch.py", "os.listdir"): "looks for the descriptor of /dev/fuse among this process's own",
+    ("fuse/policy_switch.py", "os.readlink"): "the same",
+    ("source/files.py", "fcntl"): "takes O_APPEND off a descriptor, and puts it back",
+    ("daemon/start.py", "os.open"): "the daemon's log, which lies in policyfs's own state or where --log says",
+    ("daemon/start.py", "os.pidfd_open"): "holds the daemon that it started",
+    ("daemon/start.py", "subprocess"): "starts the daemon",
+    ("daemon/main.py", "os.chdir"): "to /, so that the daemon keeps no directory busy",
+    ("daemon/main.py", "os.waitpid"): "for the child that tells a person in the foreground what is wrong",
+    ("fuse/source_watch.py", "inotify_simple"): "watches directories by the descriptors that the door reached them with",
 }
 """What is used all the same outside the door, and why."""
 
@@ -188,7 +195,7 @@ def paths_reached(file: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def test_only_the_door_reaches_the_source_by_path() -> None:
-    """DESIGN 5: nothing outside view/root.py opens, stats, lists or changes by path; the exceptions are all in use."""
+    """DESIGN 5: nothing outside source/root.py opens, stats, lists or changes by path; the exceptions are all in use."""
     found = {
         use
         for layer, file, tree in MODULES
@@ -224,7 +231,7 @@ def test_a_way_around_the_door_is_found(text: str) -> None:
 
 
 def test_the_door_decides_nothing() -> None:
-    """view/root.py knows of paths alone: it imports no rule, no level and no refusal."""
+    """source/root.py knows of paths alone: it imports no rule, no level and no refusal."""
     (tree,) = [tree for _, file, tree in MODULES if file == DOOR]
     assert {name for _, name in imported(tree) if name.startswith("policyfs")} == {"policyfs.policy.paths"}
 

@@ -17,7 +17,7 @@ from benchmarks.lines import lines
 from benchmarks.measure import Row
 from benchmarks.systems import Failed, is_mounted, run, write_session
 from benchmarks.table import markdown
-from policyfs.host.load import PolicyOptions, session_of
+from policyfs.opening.load import PolicyOptions, session_of
 from tests.mount import harness
 
 _TOOLS = ("bindfs", "gcc", "git", "rg", "sqlite3")

@@ -23,10 +23,10 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from policyfs.agent.reach import follow
 from policyfs.policy.paths import ROOT, Name, ViewPath, below, child, components, display, from_text, joined
 from policyfs.view.location import Location
 from policyfs.view.view import View
+from policyfs.view.whole_path import follow
 
 NAMES = (Name(b"AGENTS.md"), Name(b"CLAUDE.md"))
 """In order of preference within one directory."""

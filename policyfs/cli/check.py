@@ -7,7 +7,7 @@ import json
 import click
 
 from policyfs.cli.options import OnceEach, files
-from policyfs.host.load import PolicyOptions, session_of
+from policyfs.opening.load import PolicyOptions, session_of
 from policyfs.policy.paths import display
 
 

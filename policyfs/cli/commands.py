@@ -11,7 +11,7 @@ import click
 
 import policyfs
 from policyfs.cli.options import translating_faults
-from policyfs.host.faults import Exit
+from policyfs.host.errors import Exit
 from policyfs.host.processes import ensure_standard_streams
 
 _COMMANDS = {

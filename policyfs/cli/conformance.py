@@ -19,14 +19,14 @@ import click
 from policyfs.agent.instructions import Instruction, Nearby, chain
 from policyfs.cli.options import OnceEach
 from policyfs.host import places
-from policyfs.policy import operations
+from policyfs.policy import permissions
 from policyfs.policy.levels import LEVELS, Standing
 from policyfs.policy.paths import HostPath, PathFault, ViewPath, below, from_text, host_path, view_path
 from policyfs.policy.policy import Policy, Surroundings
 from policyfs.policy.roots import split_roots
 from policyfs.policy.rules import Denial
 from policyfs.policy.session import Session, loads
-from policyfs.view.root import Root
+from policyfs.source.root import Root
 from policyfs.view.view import View
 
 Json = dict[str, Any]
@@ -91,7 +91,7 @@ def _explain(request: Json) -> Json:
     decision = explanation.decision
     answers: Json = {each.operation: each.text for each in explanation.answers}
     if request.get("in_repository", False) and decision.standing is not Standing.HIDDEN:
-        refusal = operations.commit(policy.place(path), in_repository=True)
+        refusal = permissions.commit(policy.place(path), in_repository=True)
         answers["commit"] = None if refusal is None else refusal.text(path)
     return {
         "level": str(decision.level),

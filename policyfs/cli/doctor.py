@@ -14,12 +14,12 @@ import click
 from policyfs.cli.options import OnceEach, directories, policy_options, printable
 from policyfs.doctor.examine import Examination, Notice
 from policyfs.doctor.findings import Finding, Kind
-from policyfs.host.faults import Exit, UserFault
-from policyfs.host.load import PolicyOptions, policy_for, session_of, source_of
-from policyfs.opening import nothing_open
+from policyfs.host.errors import Exit, UserFault
+from policyfs.opening.load import PolicyOptions, policy_for, session_of, source_of
+from policyfs.opening.view import nothing_open
 from policyfs.policy.paths import HostPath, ViewPath, display
 from policyfs.policy.policy import Policy
-from policyfs.view.root import NoOpenat2, Root
+from policyfs.source.root import NoOpenat2, Root
 
 _MOST_SHOWN = 10
 """Findings of one kind that a person is shown unless they ask for all: more is no longer read."""

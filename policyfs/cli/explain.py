@@ -9,10 +9,11 @@ from typing import Any
 import click
 
 from policyfs.cli.options import OnceEach, directories, policy_options, printable
-from policyfs.host import asking, mounts, places
-from policyfs.host.faults import Exit, UserFault
-from policyfs.host.load import PolicyOptions, policy_for, source_of
-from policyfs.policy.explained import OPERATIONS, explanation_values, path_fault_text
+from policyfs.control import client
+from policyfs.control.explained import OPERATIONS, explanation_values, path_fault_text
+from policyfs.host import mounts, places
+from policyfs.host.errors import Exit, UserFault
+from policyfs.opening.load import PolicyOptions, policy_for, source_of
 from policyfs.policy.levels import LEVELS
 from policyfs.policy.paths import HostPath, PathFault, ViewPath, display, for_shell, from_text, view_path
 
@@ -44,12 +45,12 @@ def command(source: str, paths: tuple[str, ...], options: PolicyOptions, as_json
         point, path = live
         if path == b"/" and paths and not _is_mounted(source):
             # As with policy options: SOURCE, then paths of its view.
-            explained = asking.ask(point, {"do": "explain", "paths": list(paths)})
+            explained = client.ask(point, {"do": "explain", "paths": list(paths)})
         else:
             explained = [_of_mount(text, source, path) for text in (source, *paths)]
     else:
         if not paths:
-            asking.refuse_detached(places.absolute(source))
+            client.refuse_detached(places.absolute(source))
             of = for_shell(from_text(source))
             raise click.UsageError(f"no PATH: write `policyfs explain {of} /`, or a path in a mounted view")
         explained = _of_source(source, paths, options)
@@ -77,7 +78,7 @@ def _live(text: str) -> tuple[HostPath, ViewPath] | None:
         place = places.absolute(text)
     except PathFault as fault:
         raise UserFault(Exit.FAILED, path_fault_text(fault, text)) from None
-    return mounts.in_view(place) or asking.view_around(place)
+    return mounts.in_view(place) or client.view_around(place)
 
 
 def _of_mount(text: str, first: str, its_path: ViewPath) -> dict[str, Any]:
@@ -90,7 +91,7 @@ def _of_mount(text: str, first: str, its_path: ViewPath) -> dict[str, Any]:
         advice = meant if its_path == b"/" else "; ask for it apart from those that are"
         raise UserFault(Exit.FAILED, f"{text} is in no mounted view{advice}")
     point, path = live
-    values: dict[str, Any] = asking.ask(point, {"do": "explain", "paths": [os.fsdecode(path)]})[0]
+    values: dict[str, Any] = client.ask(point, {"do": "explain", "paths": [os.fsdecode(path)]})[0]
     return values
 
 

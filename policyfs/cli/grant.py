@@ -8,7 +8,7 @@ import re
 import click
 
 from policyfs.cli.options import OnceEach, directories, print_open, printable, session_faults_told
-from policyfs.host import asking
+from policyfs.control import client
 from policyfs.policy.paths import display
 from policyfs.policy.session import level_option
 
@@ -43,14 +43,14 @@ def command(mountpoint: str, grant: str, seconds: float | None) -> None:
     \b
       policyfs grant /mnt/view /Notes/Archive=stage --for 10m
     """
-    point = asking.mounted_view(mountpoint)
+    point = client.mounted_view(mountpoint)
     with session_faults_told():
         named, level = level_option(grant, "PATH=LEVEL")
-    path = asking.path_in_view(point, named)
+    path = client.path_in_view(point, named)
     text = os.fsdecode(path)
-    granted = asking.ask(point, {"do": "grant", "path": text, "level": str(level), "seconds": seconds})
+    granted = client.ask(point, {"do": "grant", "path": text, "level": str(level), "seconds": seconds})
     print_open(granted)
-    (explained,) = asking.ask(point, {"do": "explain", "paths": [text]})
+    (explained,) = client.ask(point, {"do": "explain", "paths": [text]})
     if explained["level"] != str(level):
         click.echo(
             f"policyfs: note: {display(path)} is at {explained['level']} all the same: {printable(explained['rule'])}",

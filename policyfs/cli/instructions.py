@@ -11,9 +11,9 @@ import click
 
 from policyfs.agent.instructions import MOST_BYTES, Instruction, Nearby, as_text, chain, instruction_text
 from policyfs.cli.options import OnceEach, directories, files, policy_options
-from policyfs.host.faults import Exit, UserFault
-from policyfs.host.load import PolicyOptions, source_of
-from policyfs.opening import open_view
+from policyfs.host.errors import Exit, UserFault
+from policyfs.opening.load import PolicyOptions, source_of
+from policyfs.opening.view import open_view
 from policyfs.policy.paths import PathFault, ViewPath, display, view_path
 
 

@@ -17,11 +17,12 @@ from typing import Any
 import click
 from inotify_simple import INotify, flags
 
+from policyfs.audit.journal_file import parsed
+from policyfs.audit.reading import Reader, files_of, verify
 from policyfs.cli.options import OnceEach, printable
-from policyfs.host import asking, mounts, places
-from policyfs.host.faults import Exit, UserFault
-from policyfs.host.journal_file import parsed
-from policyfs.host.journal_reading import Reader, files_of, verify
+from policyfs.control import client
+from policyfs.host import mounts, places
+from policyfs.host.errors import Exit, UserFault
 from policyfs.policy.paths import HostPath, PathFault, display
 
 _LAST = 10
@@ -81,7 +82,7 @@ def _journal_of(named: HostPath) -> Path:
 def _comes(mountpoint: str, journal: Path) -> bool:
     """Whether a journal is written soon: a view that was mounted a moment ago gathers its first lines."""
     try:
-        if asking.ask(asking.mounted_view(mountpoint), {"do": "status"})["journal"] is None:
+        if client.ask(client.mounted_view(mountpoint), {"do": "status"})["journal"] is None:
             return False
     except UserFault:
         return False

@@ -9,11 +9,11 @@ import sys
 import click
 
 from policyfs.cli.options import OnceEach, directories, files, policy_options, print_open, printable
+from policyfs.daemon.request import MountRequest, Ready
+from policyfs.daemon.start import DAEMON, log_file_for, named_log, start_daemon
 from policyfs.host import mounts, places
-from policyfs.host.faults import Exit, UserFault
-from policyfs.host.load import PolicyOptions, source_of
-from policyfs.mount.request import MountRequest, Ready
-from policyfs.mount.start import DAEMON, log_file_for, named_log, start_daemon
+from policyfs.host.errors import Exit, UserFault
+from policyfs.opening.load import PolicyOptions, source_of
 
 
 @click.command("mount", cls=OnceEach)

@@ -19,7 +19,7 @@ import click
 
 from policyfs.cli.mount import command
 from policyfs.cli.options import translating_faults, usage_text
-from policyfs.host.faults import Exit, UserFault
+from policyfs.host.errors import Exit, UserFault
 from policyfs.policy.paths import for_shell
 
 PROGRAM = "mount.fuse.policyfs"

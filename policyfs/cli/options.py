@@ -13,8 +13,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from policyfs.host.faults import Exit, UserFault
-from policyfs.host.load import PolicyOptions, root_notes
+from policyfs.host.errors import Exit, UserFault
+from policyfs.opening.load import PolicyOptions, root_notes
 from policyfs.policy.paths import display
 from policyfs.policy.session import SessionFaults
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from policyfs.cli.options import OnceEach, directories, files, print_open
-from policyfs.host import asking
-from policyfs.host.load import PolicyOptions
+from policyfs.control import client
+from policyfs.opening.load import PolicyOptions
 
 
 @click.command("reload", cls=OnceEach)
@@ -21,6 +21,6 @@ def command(mountpoint: str, session_file: str | None) -> None:
     When this returns, what the new policy does not open is out of reach: names, attributes, open files, mapped pages.
     A file with a fault changes nothing. A run is named by its SOURCE.
     """
-    point = asking.mounted_view(mountpoint)
+    point = client.mounted_view(mountpoint)
     options = PolicyOptions(session_file=session_file).absolute()
-    print_open(asking.ask(point, {"do": "reload", "session_file": options.session_file}))
+    print_open(client.ask(point, {"do": "reload", "session_file": options.session_file}))

@@ -7,7 +7,7 @@ import os
 import click
 
 from policyfs.cli.options import OnceEach, directories, print_open, session_faults_told
-from policyfs.host import asking
+from policyfs.control import client
 from policyfs.policy.session import path_option
 
 
@@ -21,7 +21,7 @@ def command(mountpoint: str, path: str) -> None:
 
     PATH is a path of the view, from /, or a place below the mountpoint or SOURCE.
     """
-    point = asking.mounted_view(mountpoint)
+    point = client.mounted_view(mountpoint)
     with session_faults_told():
         named = path_option(path, "PATH")
-    print_open(asking.ask(point, {"do": "revoke", "path": os.fsdecode(asking.path_in_view(point, named))}))
+    print_open(client.ask(point, {"do": "revoke", "path": os.fsdecode(client.path_in_view(point, named))}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from policyfs.cli.options import OnceEach, directories, files, policy_options, printable
-from policyfs.host.load import PolicyOptions
+from policyfs.opening.load import PolicyOptions
 from policyfs.sandbox.run import Wanted, run
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from policyfs.cli.options import OnceEach, directories, printable
-from policyfs.host import asking
+from policyfs.control import client
 from policyfs.policy.paths import HostPath, display, for_shell
 
 _EVERY = 1.0
@@ -30,10 +30,10 @@ def command(mountpoint: str | None, as_json: bool, watch: bool) -> None:
     """
     if as_json and watch:
         raise click.UsageError("--watch is for a person; ask with --json as often as you like")
-    point = None if mountpoint is None else asking.mounted_view(mountpoint)
+    point = None if mountpoint is None else client.mounted_view(mountpoint)
 
     def look() -> tuple[list[dict[str, Any]], list[HostPath]]:
-        return asking.all_status() if point is None else ([{**asking.ask(point, {"do": "status"}), "detached": False}], [])
+        return client.all_status() if point is None else ([{**client.ask(point, {"do": "status"}), "detached": False}], [])
 
     if watch:
         _watch(look)

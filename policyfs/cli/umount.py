@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from policyfs.cli.options import OnceEach, directories
-from policyfs.host import asking, mounts, places
-from policyfs.host.faults import Exit, UserFault
+from policyfs.control import client
+from policyfs.host import mounts, places
+from policyfs.host.errors import Exit, UserFault
 from policyfs.policy.paths import PathFault, display
 
 
@@ -22,7 +23,7 @@ def command(mountpoint: str, lazy: bool) -> None:
     point = mounts.real_mountpoint(named)
     mounted = mounts.mount_at(point)
     if mounted is None:
-        asking.refuse_detached(named)
+        client.refuse_detached(named)
         raise UserFault(Exit.PLACE, f"{display(named)} is not a mount; `findmnt -t fuse.policyfs` lists the views")
     if mounted.type != mounts.FILE_SYSTEM_TYPE:
         raise UserFault(Exit.PLACE, f"{display(named)} is a mount of type {mounted.type}, not a view; use umount")

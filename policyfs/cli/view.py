@@ -10,8 +10,8 @@ import click
 from policyfs.agent.workspace import TEMPLATE, TemplateFault, workspace
 from policyfs.cli.options import OnceEach, directories, files, policy_options
 from policyfs.host import places
-from policyfs.host.faults import Exit, UserFault
-from policyfs.host.load import PolicyOptions, policy_for, source_of
+from policyfs.host.errors import Exit, UserFault
+from policyfs.opening.load import PolicyOptions, policy_for, source_of
 from policyfs.policy.paths import HostPath, PathFault, display
 
 

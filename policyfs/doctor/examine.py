@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 
 from policyfs.doctor import executed, git_index
 from policyfs.doctor.findings import Finding, Kind, several
-from policyfs.policy.compiled import Place
 from policyfs.policy.denylist import in_view
 from policyfs.policy.levels import Level, Standing
 from policyfs.policy.paths import ROOT, HostPath, Name, PathFault, ViewPath, below, child, for_shell, host_path, view_path
 from policyfs.policy.policy import Policy
-from policyfs.view.root import Root
+from policyfs.policy.tree import Place
+from policyfs.source.root import Root
 from policyfs.view.view import View
 
 _LONGEST_PATH = 2 * 4096

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from policyfs.host import places
-from policyfs.host.faults import Exit, UserFault
+from policyfs.host.errors import Exit, UserFault
 from policyfs.policy.paths import HostPath, PathFault, ViewPath, below, components, display, for_shell, joined
 
 FILE_SYSTEM_TYPE = "fuse.policyfs"

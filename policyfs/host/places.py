@@ -9,7 +9,7 @@ import pwd
 from collections.abc import Iterable
 from pathlib import Path
 
-from policyfs.host.faults import Exit, UserFault
+from policyfs.host.errors import Exit, UserFault
 from policyfs.policy.paths import HostPath, PathFault, below, for_shell, host_path
 
 ADMIN_FLOORS = HostPath(b"/etc/policyfs/floors.toml")

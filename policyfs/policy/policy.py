@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from policyfs.policy import denylist, operations
-from policyfs.policy.compiled import Compiled, Place
+from policyfs.policy import denylist, permissions
 from policyfs.policy.levels import Level, Standing
 from policyfs.policy.paths import (
     ROOT,
@@ -24,6 +23,7 @@ from policyfs.policy.paths import (
 from policyfs.policy.refusals import Refusal
 from policyfs.policy.rules import Decision, Denial, DeniedHostPath, DeniedPath, Floor, Grant, Rule, Rules
 from policyfs.policy.session import Fault, Session, SessionFaults
+from policyfs.policy.tree import Compiled, Place
 
 PROTECTED = "policyfs itself"
 """Who denies the session file, the floors files and policyfs's own state: no session may edit what binds it."""
@@ -130,12 +130,12 @@ class Policy:
         """What `look`, `change` or `commit` of a path is told, by its text alone."""
         place = self.place(path)
         if place.standing is Standing.HIDDEN:
-            return operations.unseen(self.nearest_seen(path), unknown_missing=self.unknown_missing)
+            return permissions.unseen(self.nearest_seen(path), unknown_missing=self.unknown_missing)
         if operation == "look":
-            return operations.look(place)
+            return permissions.look(place)
         if operation == "change":
-            return operations.change(place)
-        return operations.commit(place, in_repository=False)
+            return permissions.change(place)
+        return permissions.commit(place, in_repository=False)
 
     def explain(self, path: ViewPath) -> Explanation:
         """The decision on a path with what look, change and commit are told, in the spec's words."""

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from policyfs.host.mounts import Origin
-from policyfs.policy.compiled import Place as PolicyPlace
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import HostPath, ViewPath, below, display
 from policyfs.policy.policy import Policy
+from policyfs.policy.tree import Place as PolicyPlace
 
 MADE_HERE = (HostPath(b"/tmp"), HostPath(b"/var/tmp"), HostPath(b"/run"))
 """Not to be added whole: the sandbox has its own, and the machine's are full of other programs' sockets."""

@@ -33,7 +33,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from policyfs.host.faults import Exit, UserFault
+from policyfs.host.errors import Exit, UserFault
 from policyfs.host.harden import close_inherited, harden, prctl
 from policyfs.sandbox.run_directory import RunDirectory
 from policyfs.sandbox.signals import FORWARDED, children, disregard_signals

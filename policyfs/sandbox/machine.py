@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from policyfs.host.faults import Exit, UserFault
+from policyfs.host.errors import Exit, UserFault
 from policyfs.host.mounts import Mount, Origin, origin, shown_at
 from policyfs.policy.paths import HostPath, below, display
 from policyfs.sandbox.layout import NAMESPACES, SystemPlace

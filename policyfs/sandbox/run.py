@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from policyfs.daemon.request import MountRequest
+from policyfs.daemon.start import Daemon, log_file_for
 from policyfs.host import mounts, places
-from policyfs.host.faults import Exit, UserFault
-from policyfs.host.load import PolicyOptions, machine_policy, session_of, source_of
-from policyfs.mount.request import MountRequest
-from policyfs.mount.start import Daemon, log_file_for
+from policyfs.host.errors import Exit, UserFault
+from policyfs.opening.load import PolicyOptions, machine_policy, session_of, source_of
 from policyfs.policy.paths import HostPath, PathFault, below, display, for_shell
 from policyfs.sandbox import admission, confine, inside, layout, machine
 from policyfs.sandbox.environment import EnvironmentFault, environment

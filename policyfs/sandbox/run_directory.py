@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from policyfs.host import mounts, places
-from policyfs.host.faults import Exit, UserFault
+from policyfs.host.errors import Exit, UserFault
 from policyfs.policy.paths import HostPath
 
 _LOCK = "lock"

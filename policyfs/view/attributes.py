@@ -10,8 +10,8 @@ import os
 import stat
 from typing import NamedTuple
 
-from policyfs.policy.compiled import Place
 from policyfs.policy.levels import Level, Standing
+from policyfs.policy.tree import Place
 
 DIRECTORY_LINKS = 1
 """find(1) and fts(3) take one link to mean that a directory's subdirectories are not counted (btrfs has it so)."""

@@ -33,8 +33,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from policyfs.policy.paths import HostPath, Name, below, display, host_path
+from policyfs.source.root import Root
 from policyfs.view.attributes import Identity
-from policyfs.view.root import Root
 
 log = logging.getLogger("policyfs.view")
 

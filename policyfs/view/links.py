@@ -20,7 +20,7 @@ from enum import Enum
 from policyfs.policy.levels import Standing
 from policyfs.policy.paths import NAME_MAX, HostPath, Name, PathFault, ViewPath, components, host_path, joined
 from policyfs.policy.policy import Policy
-from policyfs.view.root import Root
+from policyfs.source.root import Root
 
 MOST_LINKS = 40
 """As the kernel follows: MAXSYMLINKS, path_resolution(7)."""

@@ -6,9 +6,9 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from policyfs.policy.compiled import Place
 from policyfs.policy.levels import Standing
 from policyfs.policy.paths import Name
+from policyfs.policy.tree import Place
 from policyfs.view.attributes import Attributes, shown
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from policyfs.policy.compiled import Place
 from policyfs.policy.paths import ViewPath
+from policyfs.policy.tree import Place
+from policyfs.source.files import OpenFile
 from policyfs.view.attributes import Identity
-from policyfs.view.files import OpenFile
 
 Target = Identity | OpenFile | None
 """Which object a caller means: one it knows by its identity, one it holds open, or whatever is there."""

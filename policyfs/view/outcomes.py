@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from policyfs.source.files import OpenFile
 from policyfs.view.attributes import Attributes, Identity
-from policyfs.view.files import OpenFile
 
 
 class Renamed(NamedTuple):

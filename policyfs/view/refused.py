@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from policyfs.policy.compiled import Place
 from policyfs.policy.paths import ViewPath
 from policyfs.policy.refusals import Refusal
+from policyfs.policy.tree import Place
 
 
 class Refused(OSError):

@@ -21,21 +21,21 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from policyfs.policy import operations
+from policyfs.policy import permissions
 from policyfs.policy.levels import Standing
 from policyfs.policy.paths import ROOT, HostPath, Name, ViewPath, child, components, joined
 from policyfs.policy.policy import Policy
 from policyfs.policy.refusals import Refusal
+from policyfs.source.files import OpenFile
+from policyfs.source.root import RENAME_EXCHANGE, RENAME_NOREPLACE, Root
 from policyfs.view.attributes import Attributes, FileSystem, Identity, settable_mode, shown, shown_file_system
 from policyfs.view.credentials import Credentials
-from policyfs.view.files import OpenFile
 from policyfs.view.links import Links
 from policyfs.view.listing import Listing
 from policyfs.view.location import Location, Target
 from policyfs.view.outcomes import Changed, Changes, Removed, Renamed
 from policyfs.view.raced import Raced, tried_again
 from policyfs.view.refused import Refused
-from policyfs.view.root import RENAME_EXCHANGE, RENAME_NOREPLACE, Root
 
 _PASSED_ON = os.O_ACCMODE | os.O_APPEND | os.O_TRUNC | os.O_SYNC | os.O_DSYNC
 """The flags of open(2) that mean something to the source. The rest is the kernel's (O_CLOEXEC), is dealt with before
@@ -132,7 +132,7 @@ class View:
     def may_list(self, location: Location, expect: Target = None) -> None:
         """The policy's word on listing a directory. Nothing is touched."""
         self._seen(location)
-        self._unless(operations.look(location.place), location)
+        self._unless(permissions.look(location.place), location)
 
     def listing(self, location: Location, expect: Target = None) -> Listing:
         """A directory's entries, as they are now. The caller closes it."""
@@ -150,7 +150,7 @@ class View:
     def access(self, location: Location, wanted: int, expect: Target = None) -> None:
         """access(2): the policy's word, then the source's permissions for the session's own user."""
         self._seen(location)
-        self._unless(operations.access(location.place, wanted), location)
+        self._unless(permissions.access(location.place, wanted), location)
         if location.place.standing is Standing.PASSAGE:
             return
         with self._reached(location, expect) as (reached, status):
@@ -168,7 +168,7 @@ class View:
         """The policy's word on open(2), before anything is touched."""
         self._seen(location)
         writes = flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC
-        self._unless(operations.change(location.place) if writes else operations.look(location.place), location)
+        self._unless(permissions.change(location.place) if writes else permissions.look(location.place), location)
 
     def open(self, location: Location, flags: int, expect: Target = None, *, lazily: bool = False) -> OpenFile:
         """Open a regular file that is there. `flags` are open(2)'s; O_RDONLY with O_TRUNC is a write.
@@ -259,7 +259,7 @@ class View:
         """link(2): a second name at the same level."""
         self._seen(old)
         self._parent_seen(new)
-        self._unless(operations.link(old.place, new.parent, new.place), new)
+        self._unless(permissions.link(old.place, new.parent, new.place), new)
         with self._reached(old, expect) as (reached, status):
             if stat.S_ISDIR(status.st_mode):
                 raise OSError(errno.EPERM, os.strerror(errno.EPERM))
@@ -358,7 +358,7 @@ class View:
         """The policy's word on moving what is known to be a directory or not: what a rule names stays where it is, and
         nothing changes its level."""
         self._may_remove(old, directory=directory)
-        self._unless(operations.move(old.parent, old.place, new.parent, new.place, directory=directory), new)
+        self._unless(permissions.move(old.parent, old.place, new.parent, new.place, directory=directory), new)
 
     # -- attributes ---------------------------------------------------------------------------------------------------
 
@@ -412,7 +412,7 @@ class View:
     def extended(self, location: Location, name: bytes, expect: Target = None) -> bytes:
         """getxattr(2) of a `user.*` attribute."""
         self._seen(location)
-        self._unless(operations.look(location.place), location)
+        self._unless(permissions.look(location.place), location)
         if not name.startswith(_USER_ATTRIBUTES):
             raise Refused(Refusal.UNSUPPORTED, location.path)
         with self._reached(location, expect) as (reached, _):
@@ -422,14 +422,14 @@ class View:
         """The level of a visible path, as the attribute `user.policyfs.level` tells it to who is inside. No listing names
         the attribute, so that no copy carries it."""
         self._seen(location)
-        self._unless(operations.look(location.place), location)
+        self._unless(permissions.look(location.place), location)
         with self._reached(location, expect):
             return str(location.place.level).encode("ascii")
 
     def extended_names(self, location: Location, expect: Target = None) -> list[bytes]:
         """listxattr(2): the `user.*` names."""
         self._seen(location)
-        self._unless(operations.look(location.place), location)
+        self._unless(permissions.look(location.place), location)
         with self._reached(location, expect) as (reached, status):
             if stat.S_ISLNK(status.st_mode):
                 return []
@@ -459,7 +459,7 @@ class View:
     # -- deciding -----------------------------------------------------------------------------------------------------
 
     def _unseen(self, location: Location) -> Refusal:
-        return operations.unseen(location.above, unknown_missing=self.policy.unknown_missing)
+        return permissions.unseen(location.above, unknown_missing=self.policy.unknown_missing)
 
     def _seen(self, location: Location) -> None:
         """Refuse what is hidden by rule. Before any touch of the source."""
@@ -469,14 +469,14 @@ class View:
     def _may_make(self, location: Location) -> None:
         """The policy's word on making a name."""
         self._parent_seen(location)
-        self._unless(operations.create(location.parent, location.place), location)
+        self._unless(permissions.create(location.parent, location.place), location)
 
     def _may_remove(self, location: Location, *, directory: bool) -> None:
         """The policy's word on taking a name away."""
         self._parent_seen(location)
         unknown_missing = self.policy.unknown_missing
         self._unless(
-            operations.remove(location.parent, location.place, directory=directory, unknown_missing=unknown_missing),
+            permissions.remove(location.parent, location.place, directory=directory, unknown_missing=unknown_missing),
             location,
         )
 
@@ -602,11 +602,11 @@ class View:
         except OSError as error:
             if error.errno == errno.ENOENT:
                 return None
-            raise Refused(operations.taken(location.parent), location.path) from None
+            raise Refused(permissions.taken(location.parent), location.path) from None
         try:
             self._judge(location, status)
         except Refused:
-            raise Refused(operations.taken(location.parent), location.path) from None
+            raise Refused(permissions.taken(location.parent), location.path) from None
         return status
 
     def _status_of_taken(self, location: Location, directory: int, name: Name) -> os.stat_result:
@@ -653,7 +653,7 @@ class View:
     def _changing(self, location: Location, expect: Target) -> Iterator[tuple[int, os.stat_result]]:
         """An object that may be changed."""
         self._seen(location)
-        self._unless(operations.change(location.place), location)
+        self._unless(permissions.change(location.place), location)
         with self._reached(location, expect) as found:
             yield found
 

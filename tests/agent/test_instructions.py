@@ -18,7 +18,7 @@ from policyfs.agent.instructions import MOST_BYTES, Instruction, Nearby, chain, 
 from policyfs.cli.conformance import make_tree, session_of
 from policyfs.policy.paths import HostPath, ViewPath, from_text
 from policyfs.policy.policy import Policy, Surroundings
-from policyfs.view.root import Root
+from policyfs.source.root import Root
 from policyfs.view.view import View
 
 VECTORS = Path(__file__).resolve().parents[2] / "conformance" / "instructions.json"

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policyfs.host.faults import Exit, UserFault
-from policyfs.host.load import PolicyOptions, policy_for, root_notes, session_of, source_of
+from policyfs.host.errors import Exit, UserFault
+from policyfs.opening.load import PolicyOptions, policy_for, root_notes, session_of, source_of
 from policyfs.policy import roots
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import HostPath, ViewPath, from_text

@@ -16,7 +16,7 @@ import policyfs
 from policyfs import Level, Mounted, Policy, View
 from policyfs.cli.conformance import make_tree
 from policyfs.policy.paths import HostPath
-from policyfs.view.root import RENAME_NOREPLACE
+from policyfs.source.root import RENAME_NOREPLACE
 from tests.mount import harness
 
 TREE: dict[str, Any] = {

@@ -14,7 +14,7 @@ import click
 import pytest
 
 from policyfs.cli.commands import _COMMANDS, commands
-from policyfs.host.faults import Exit
+from policyfs.host.errors import Exit
 from tests.cli.program import DONE, FAILED, MACHINE, PLACE, POLICY, PROGRAM, USAGE, policyfs
 from tests.mount.harness import absent, until
 

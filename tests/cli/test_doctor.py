@@ -19,9 +19,9 @@ from policyfs.doctor import git_index
 from policyfs.doctor.examine import Examination
 from policyfs.doctor.executed import has_scripts
 from policyfs.doctor.git_index import Index, NotAnIndex, parse
-from policyfs.host.load import PolicyOptions, policy_for
+from policyfs.opening.load import PolicyOptions, policy_for
 from policyfs.policy.paths import HostPath, Name
-from policyfs.view.root import Root
+from policyfs.source.root import Root
 
 PROGRAM = (sys.executable, "-I", "-c", "from policyfs.cli import main; main()")
 IDENTITY = {

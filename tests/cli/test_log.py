@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from policyfs.audit.journal_file import head_path
+from policyfs.audit.writer import Journal
 from policyfs.cli import log
-from policyfs.host.journal_file import head_path
 from policyfs.host.places import mount_name
-from policyfs.mount.journal import Journal
 from policyfs.policy.paths import HostPath
 from tests.cli.program import DONE, FAILED, PLACE, PROGRAM, USAGE, policyfs
 
@@ -330,7 +330,7 @@ def test_the_first_lines_of_a_new_view_are_waited_for(
 ) -> None:
     """Where a view that keeps a journal is mounted and has written nothing yet, its journal is one that comes."""
     journal = tmp_path / "view.jsonl"
-    monkeypatch.setattr(log.asking, "mounted_view", lambda text: HostPath(os.fsencode(text)))
-    monkeypatch.setattr(log.asking, "ask", lambda point, request: {"journal": status})
+    monkeypatch.setattr(log.client, "mounted_view", lambda text: HostPath(os.fsencode(text)))
+    monkeypatch.setattr(log.client, "ask", lambda point, request: {"journal": status})
     monkeypatch.setattr(log.time, "sleep", lambda seconds: journal.touch())
     assert log._comes("/view", journal) is comes

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from policyfs.cli.mount_helper import Asked, asked
-from policyfs.host.faults import UserFault
+from policyfs.host.errors import UserFault
 from tests.mount.harness import Person, absent, myself, require_fuse
 
 PROGRAM = f"'{sys.executable}' -I -c 'from policyfs.cli.mount_helper import main; main()' \"$@\""

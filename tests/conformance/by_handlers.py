@@ -13,7 +13,7 @@ from unittest import mock
 import pyfuse3
 import trio
 
-from policyfs.mount.operations import Operations
+from policyfs.fuse.handlers import Operations
 from tests.conformance.by_view import view_of
 from tests.conformance.cases import Case
 from tests.conformance.ground import Ground

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from policyfs.host.load import PolicyOptions
-from policyfs.mount.request import MountRequest, Ready
+from policyfs.daemon.request import MountRequest, Ready
+from policyfs.opening.load import PolicyOptions
 from policyfs.policy.paths import from_text
 from tests.conformance.cases import Case
 from tests.conformance.ground import Ground, floors_files, policy_of, session_file

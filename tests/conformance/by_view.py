@@ -8,10 +8,10 @@ import os
 from collections.abc import Iterator, Sequence
 
 from policyfs.policy.paths import HostPath, PathFault, name
+from policyfs.source.files import OpenFile
+from policyfs.source.root import Root
 from policyfs.view.attributes import Attributes
-from policyfs.view.files import OpenFile
 from policyfs.view.location import Location
-from policyfs.view.root import Root
 from policyfs.view.view import View
 from tests.conformance.cases import Case
 from tests.conformance.ground import Ground, policy_of

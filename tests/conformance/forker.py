@@ -2,7 +2,7 @@
 
     python -I forker.py SOCKET
 
-SOCKET is the descriptor of a Unix socket. Each message on it is a request of `policyfs.mount.request`, with two
+SOCKET is the descriptor of a Unix socket. Each message on it is a request of `policyfs.daemon.request`, with two
 descriptors: the daemon's answer goes out by the first, what it says on standard error by the second. What is forked runs
 the daemon's own `main`, from protecting the process to unmounting; the one thing it is spared is a fresh interpreter and
 its imports, most of the time that a mount takes. So a mount for every case is affordable, and no case sees what
@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 
-from policyfs.mount import daemon
+from policyfs.daemon import main as daemon
 
 
 def main() -> None:

@@ -28,12 +28,13 @@ class Layer(NamedTuple):
 LAYERS = {
     "view": Layer("on the policy and the view", "policyfs/policy or policyfs/view"),
     "handlers": Layer(
-        "on the handlers without a mount", "policyfs/mount, where handlers translate (operations, nodes, handles)"
+        "on the handlers without a mount", "policyfs/fuse, where handlers translate (handlers, nodes, handles)"
     ),
     "mount": Layer(
         "on a real mount",
-        "what a mount adds: what the kernel keeps (policyfs/mount/watch, lives of names and attributes), the daemon, files "
-        "read by policyfs/host, or tests/conformance/kernel.py, which does for the other players what the kernel does",
+        "what a mount adds: what the kernel keeps (policyfs/fuse/source_watch, lives of names and attributes), the daemon, "
+        "files read by policyfs/opening, or tests/conformance/kernel.py, which does for the other players what the "
+        "kernel does",
     ),
 }
 """The players in the order of their layers."""

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from policyfs.policy import operations
+from policyfs.policy import permissions
 from policyfs.policy.levels import Standing
 from policyfs.policy.paths import ViewPath, from_text
 from policyfs.policy.policy import Policy
@@ -87,7 +87,7 @@ class Player(ABC):
         decision = explanation.decision
         given = {answer.operation: answer.text for answer in explanation.answers}
         if in_repository and decision.standing is not Standing.HIDDEN:
-            refusal = operations.commit(self.policy.place(place_path), in_repository=True)
+            refusal = permissions.commit(self.policy.place(place_path), in_repository=True)
             given["commit"] = None if refusal is None else refusal.text(place_path)
         return {
             **given,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from policyfs.host.faults import Exit
+from policyfs.host.errors import Exit
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import HostPath, PathFault, ViewPath, below, from_text, view_path
 from policyfs.policy.policy import Policy, Surroundings

@@ -108,7 +108,7 @@ def test_what_leads_nowhere_is_found(tmp_path: Path) -> None:
     assert unknown_names("`tests/test_paths.py`, scripts/nothing. NOTHING.md view/none.py docs/*.rst") == [
         "NOTHING.md", "docs/*.rst", "scripts/nothing", "tests/test_paths.py", "view/none.py",
     ]  # fmt: skip
-    assert unknown_names("README.md, AGENTS.md, view/root.py, docs/install.md. ~/docs/x /opt/policyfs/bin docs/*.md") == []
+    assert unknown_names("README.md, AGENTS.md, source/root.py, docs/install.md. ~/docs/x /opt/policyfs/bin docs/*.md") == []
 
 
 COLLECT = ("--collect-only", "-q", "-p", "no:cacheprovider")

@@ -8,7 +8,7 @@ import re
 import subprocess
 
 from policyfs.cli.commands import _EXIT_CODES
-from policyfs.host.faults import Exit
+from policyfs.host.errors import Exit
 from policyfs.policy.refusals import Refusal
 from tests.docs import console
 from tests.mount.harness import Person, absent

@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from policyfs.host import journal_file, journal_reading
-from policyfs.host.faults import Exit, UserFault
-from policyfs.host.journal_file import JournalFile, head_path
-from policyfs.host.journal_lines import Event
-from policyfs.host.journal_reading import Reader, files_of, verify
+from policyfs.audit import journal_file, reading
+from policyfs.audit.event import Event
+from policyfs.audit.journal_file import JournalFile, head_path
+from policyfs.audit.reading import Reader, files_of, verify
+from policyfs.host.errors import Exit, UserFault
 
 T = TypeVar("T")
 
@@ -124,7 +124,7 @@ def written(path: Path, monkeypatch: pytest.MonkeyPatch, most_bytes: int, kept: 
 def interleaved(read: Callable[[], T], step: Callable[[], None], begin: int) -> tuple[T, int]:
     """What `read` gives while another makes a step before each line of `journal_reading` and `journal_file` that it runs,
     `STEPS` in all from line `begin` on; and how many lines it ran."""
-    files = {journal_reading.__file__, journal_file.__file__}
+    files = {reading.__file__, journal_file.__file__}
     lines = 0
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from policyfs.host import places
-from policyfs.host.faults import Exit, UserFault
-from policyfs.host.load import PolicyOptions, policy_for, session_of, source_of
+from policyfs.host.errors import Exit, UserFault
+from policyfs.opening.load import PolicyOptions, policy_for, session_of, source_of
 from policyfs.policy.levels import Level, Standing
 from policyfs.policy.paths import HostPath, host_path, view_path
 from policyfs.policy.policy import PROTECTED, Policy

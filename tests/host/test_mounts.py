@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from policyfs.host import mounts
-from policyfs.host.faults import Exit, UserFault
-from policyfs.host.load import PolicyOptions, policy_for
+from policyfs.host.errors import Exit, UserFault
 from policyfs.host.mounts import FILE_SYSTEM_TYPE, Mount
+from policyfs.opening.load import PolicyOptions, policy_for
 from policyfs.policy.paths import HostPath
 
 

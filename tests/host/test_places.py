@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from policyfs.daemon.start import mount_name
 from policyfs.host import places
-from policyfs.mount.start import mount_name
 from policyfs.policy.paths import HostPath
 
 

@@ -16,7 +16,7 @@ from tests.mount.harness import PATIENCE, Mounted, Person, mounted
 
 _REQUEST = """
 import dataclasses
-from policyfs.mount.request import MountRequest
+from policyfs.daemon.request import MountRequest
 loads = MountRequest.loads
 MountRequest.loads = staticmethod(lambda text: dataclasses.replace(loads(text), **{values!r}))
 """

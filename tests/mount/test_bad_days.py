@@ -23,13 +23,13 @@ import pyfuse3
 import pytest
 import trio
 
-from policyfs.host.load import PolicyOptions, policy_for
-from policyfs.mount.nodes import Nodes
-from policyfs.mount.operations import Operations
-from policyfs.mount.removed import Removed
+from policyfs.fuse.handlers import Operations
+from policyfs.fuse.nodes import Nodes
+from policyfs.fuse.removed import Removed
+from policyfs.opening.load import PolicyOptions, policy_for
 from policyfs.policy.paths import HostPath, Name
+from policyfs.source.root import Root
 from policyfs.view.attributes import Attributes
-from policyfs.view.root import Root
 from policyfs.view.view import View
 from tests.mount import harness
 from tests.mount.harness import PATIENCE, PROGRAM, errno_of, mounted, refused, until
@@ -160,12 +160,12 @@ def test_a_mount_survives_a_fault_while_forgetting(source: Path) -> None:
     (source / "f").touch()
     (source / "g").touch()
     sabotage = """
-from policyfs.mount.operations import Operations
+from policyfs.fuse.handlers import Operations
 forget = Operations.forget.__wrapped__
 async def forget_and_fail(*arguments):
     await forget(*arguments)
     raise ZeroDivisionError("a fault of ours")
-from policyfs.mount.guard import guarded_without_reply
+from policyfs.fuse.guard import guarded_without_reply
 Operations.forget = guarded_without_reply(forget_and_fail)
 """
     with mounted(source, "/=stage", sabotage=sabotage) as view:

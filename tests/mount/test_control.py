@@ -27,8 +27,8 @@ from typing import Any
 
 import pytest
 
-from policyfs.host import asking
-from policyfs.mount import control
+from policyfs.control import client
+from policyfs.daemon import control
 from policyfs.policy.paths import HostPath
 from tests.mount.asked import Live, answered, ask, asking_for, connected, live, sockets
 from tests.mount.harness import MODULE_DEADLINE, PATIENCE, PROGRAM, Person, absent, errno_of, mounted, myself, refused, until
@@ -370,14 +370,14 @@ def test_who_asks_a_busy_daemon_waits(lively: Live, monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv(key, value)
     point = HostPath(os.fsencode(lively.view.point))
     told: list[Any] = []
-    waiting = threading.Thread(target=lambda: told.append(asking.ask(point, {"do": "view"})))
+    waiting = threading.Thread(target=lambda: told.append(client.ask(point, {"do": "view"})))
     with contextlib.ExitStack() as stack:
         lively.view.signal(signal.SIGSTOP)
         stack.callback(lively.view.signal, signal.SIGCONT)
         before = filled(stack, lively.socket)
         waiting.start()
         with pytest.raises(TimeoutError):
-            asking._ask(lively.socket, {"do": "view"}, 1)
+            client._ask(lively.socket, {"do": "view"}, 1)
         assert not told
         lively.view.signal(signal.SIGCONT)
         for connection in before:
@@ -510,7 +510,7 @@ def test_a_live_change_is_what_is_explained(lively: Live, asking_socket: Path) -
 # -- who asks without end ------------------------------------------------------------------------------------------------
 
 _GATED = """
-from policyfs.mount import control
+from policyfs.daemon import control
 control.PATIENCE = 60.0
 seen = control.Control._seen_by_session
 def noted(self, path):

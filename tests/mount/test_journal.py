@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from policyfs.host import journal_file, journal_lines
-from policyfs.host.journal_file import head_path, set_aside
-from policyfs.host.journal_reading import Reader, files_of, verify
-from policyfs.mount.journal import Journal
+from policyfs.audit import event, journal_file
+from policyfs.audit.journal_file import head_path, set_aside
+from policyfs.audit.reading import Reader, files_of, verify
+from policyfs.audit.writer import Journal
 
 ME = os.getpid()
 NOBODY = 2**22 + 1
@@ -421,9 +421,9 @@ def test_what_is_changed_under_a_living_daemon_is_told_by_it(path: Path) -> None
 @pytest.mark.parametrize("when", [0, 999, 1_000_000_000, 1795955196072328123, 2**63 - 1])
 def test_the_time_of_a_line(when: int) -> None:
     """UTC, to the microsecond, whatever the clock says."""
-    lines_of = journal_lines.Lines("s1")
+    lines_of = event.Lines("s1")
     for moment in (when, when + 1, when):
-        line = json.loads(lines_of.line(1, journal_lines.BEGINNING, (moment, journal_lines.Event("mount"), 1), None))
+        line = json.loads(lines_of.line(1, event.BEGINNING, (moment, event.Event("mount"), 1), None))
         told = datetime.fromisoformat(line["time"])
         assert told == datetime.fromtimestamp(moment // 1_000_000_000, UTC) + timedelta(
             microseconds=moment // 1000 % 1_000_000

@@ -21,11 +21,11 @@ import pytest
 import trio
 import trio.testing
 
-from policyfs.host import journal_file
-from policyfs.host.journal_file import Head, head_path, set_aside
-from policyfs.host.journal_reading import Reader, files_of, verify
-from policyfs.mount import journal as module
-from policyfs.mount.journal import Journal
+from policyfs.audit import journal_file
+from policyfs.audit import writer as module
+from policyfs.audit.journal_file import Head, head_path, set_aside
+from policyfs.audit.reading import Reader, files_of, verify
+from policyfs.audit.writer import Journal
 from tests.mount.test_journal import ME, entries, entries_that_can_be_read, found, lines, write
 
 
@@ -40,7 +40,7 @@ def path(tmp_path: Path) -> Path:
 
 WRITER = """
 import sys
-from policyfs.mount.journal import Journal
+from policyfs.audit.writer import Journal
 journal = Journal(sys.argv[1], "s1", most_bytes=20000, kept=3)
 number = 0
 while True:

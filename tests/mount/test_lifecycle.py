@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from policyfs.host.load import PolicyOptions
-from policyfs.mount import start
-from policyfs.mount.request import MountRequest, Ready
+from policyfs.daemon import start
+from policyfs.daemon.request import MountRequest, Ready
+from policyfs.opening.load import PolicyOptions
 from tests.mount import harness
 from tests.mount.harness import PATIENCE, PROGRAM, Person, errno_of, mounted, refused, until, watchdog
 

@@ -652,7 +652,7 @@ def test_a_grant_that_does_not_go_with_the_session(source: Path) -> None:
     """On a source that takes two spellings for one name a live grant by another spelling than the session's is told, and
     changes nothing."""
     (source / "Notes").mkdir()
-    folds = "from policyfs.view.root import Root\nRoot.folds_case = lambda root: True\n"
+    folds = "from policyfs.source.root import Root\nRoot.folds_case = lambda root: True\n"
     with live(source, "/=none", "/Notes=ro", options=["--allow-case-folding"], sabotage=folds) as lively:
         before = lively.ask(do="view")
         with pytest.raises(Fault) as caught:

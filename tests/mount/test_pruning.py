@@ -17,7 +17,7 @@ from tests.mount.harness import PATIENCE
 SOFT_LIMIT = 300
 FILES = 1_500
 
-EAGER = f"import policyfs.mount.pruning as pruning; pruning.SOFT_LIMIT = {SOFT_LIMIT}; pruning._EVERY = 0.02"
+EAGER = f"import policyfs.fuse.pruning as pruning; pruning.SOFT_LIMIT = {SOFT_LIMIT}; pruning._EVERY = 0.02"
 """Prunes all the time, so that pruning meets requests in flight."""
 
 pytestmark = pytest.mark.skipif(

@@ -104,7 +104,7 @@ def test_the_start_does_not_depend_on_the_number_of_files(source: Path, many: Pa
 
 
 _TELL_WHAT_IS_REACHED = """
-from policyfs.view import root
+from policyfs.source import root
 openat2 = root._openat2
 def telling(directory, path, how):
     with open({record!r}, "ab") as record:

@@ -15,9 +15,9 @@ from random import Random
 import pytest
 import trio
 
-from policyfs.mount import waiting
-from policyfs.mount.waiting import LONGEST_REST, Disk
-from policyfs.view.files import OpenFile, WouldBlock
+from policyfs.fuse import waiting
+from policyfs.fuse.waiting import LONGEST_REST, Disk
+from policyfs.source.files import OpenFile, WouldBlock
 from tests.mount.harness import absent, mounted
 
 PAGE = b"page" * 1024
@@ -179,7 +179,7 @@ def test_a_file_system_that_cannot_tell(impatient: None) -> None:
 CONTENT = Random(7).randbytes((1 << 21) + 1234)
 
 NOTED = """
-from policyfs.mount import waiting
+from policyfs.fuse import waiting
 soon, thread = waiting.Disk.read_soon, waiting.Disk.read
 def note(text):
     with open({noted!r}, "a") as noted:

@@ -6,10 +6,10 @@ import dataclasses
 
 from hypothesis import strategies as st
 
-from policyfs.policy.compiled import Compiled, Place
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import ViewPath, components, view_path
 from policyfs.policy.rules import Denial, DeniedPath, Floor, Grant, Rules
+from policyfs.policy.tree import Compiled, Place
 from tests.policy.reference import Reference, fold
 
 NAMES = ("a", "A", "b", ".env", "k.pem", "cacert.pem")

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from policyfs.policy import operations
-from policyfs.policy.compiled import Compiled, Place
+from policyfs.policy import permissions
 from policyfs.policy.levels import Level, Standing
 from policyfs.policy.paths import components
 from policyfs.policy.refusals import Refusal
+from policyfs.policy.tree import Compiled, Place
 from tests.policy.reference import above
 from tests.policy.rule_sets import NAMES, RuleSet, all_paths, below_root, paths, place, rule_sets, view
 
@@ -31,34 +31,34 @@ class Asked:
         parent = self.compiled.root
         for name in components(view(path)):
             child = self.compiled.child(parent, name)
-            refused = operations.lookup(parent, child, unknown_missing=self.unknown_missing)
+            refused = permissions.lookup(parent, child, unknown_missing=self.unknown_missing)
             if refused is not None:
                 return code(refused)
             parent = child
         return None
 
     def look(self, path: str) -> str | None:
-        return self.lookup(path) or code(operations.look(self.place(path)))
+        return self.lookup(path) or code(permissions.look(self.place(path)))
 
     def change(self, path: str) -> str | None:
-        return self.lookup(path) or code(operations.change(self.place(path)))
+        return self.lookup(path) or code(permissions.change(self.place(path)))
 
     def create(self, path: str) -> str | None:
         parent = above(path)
-        return self.lookup(parent) or code(operations.create(self.place(parent), self.place(path)))
+        return self.lookup(parent) or code(permissions.create(self.place(parent), self.place(path)))
 
     def remove(self, path: str, *, directory: bool) -> str | None:
-        refused = operations.remove(
+        refused = permissions.remove(
             self.place(above(path)), self.place(path), directory=directory, unknown_missing=self.unknown_missing
         )
         return self.lookup(above(path)) or code(refused)
 
     def link(self, old: str, new: str) -> str | None:
-        refused = operations.link(self.place(old), self.place(above(new)), self.place(new))
+        refused = permissions.link(self.place(old), self.place(above(new)), self.place(new))
         return self.look(old) or self.lookup(above(new)) or code(refused)
 
     def rename(self, old: str, new: str, *, directory: bool) -> str | None:
-        moved = operations.move(
+        moved = permissions.move(
             self.place(above(old)), self.place(old), self.place(above(new)), self.place(new), directory=directory
         )
         return self.remove(old, directory=directory) or self.create(new) or code(moved)

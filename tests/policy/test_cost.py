@@ -9,10 +9,10 @@ from types import FrameType
 
 import pytest
 
-from policyfs.policy.compiled import Compiled
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import Name, ViewPath
 from policyfs.policy.rules import Denial, DeniedPath, Floor, Grant, Rules
+from policyfs.policy.tree import Compiled
 
 NAMES = (b"here7", b"nowhere", b"main.c", b"secret7.txt", b"x.kind7", b"exact7", b"K\xc3\xa4se", b"d7")
 

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from policyfs.policy.explained import OPERATIONS, errno_name, explanation_values, unseen_values
+from policyfs.control.explained import OPERATIONS, errno_name, explanation_values, unseen_values
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import HostPath, ViewPath
 from policyfs.policy.policy import Policy, Surroundings

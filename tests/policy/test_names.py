@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policyfs.policy.names import NameDenials, folded, glob_pattern
+from policyfs.policy.globs import NameDenials, folded, glob_pattern
 from policyfs.policy.rules import Denial
 
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policyfs.policy import operations
-from policyfs.policy.compiled import Compiled, ConflictingRules
+from policyfs.policy import permissions
 from policyfs.policy.levels import Level, Standing
 from policyfs.policy.paths import HostPath, Name, ViewPath, below, child
 from policyfs.policy.policy import Policy, Surroundings
 from policyfs.policy.refusals import Refusal
 from policyfs.policy.rules import Boundary, Denial, Floor, Grant, NoGrant, Rules
 from policyfs.policy.session import Deny, Session
+from policyfs.policy.tree import Compiled, ConflictingRules
 from tests.policy.rule_sets import (
     GLOBS,
     NAMES,
@@ -138,23 +138,23 @@ def test_hidden_and_missing_answer_alike(rules: RuleSet, hidden: str, further: l
     one, other = place(compiled, hidden), compiled.child(parent, Name(b"no rule knows this"))
     if one.standing is Standing.HIDDEN and parent.standing is Standing.VISIBLE:
         # The source answers ENOENT for a visible name that is not there.
-        assert operations.lookup(parent, one, unknown_missing=False) is Refusal.MISSING
-        assert operations.remove(parent, one, directory=False, unknown_missing=False) is Refusal.MISSING
+        assert permissions.lookup(parent, one, unknown_missing=False) is Refusal.MISSING
+        assert permissions.remove(parent, one, directory=False, unknown_missing=False) is Refusal.MISSING
     if one.standing is not Standing.HIDDEN or other.standing is not Standing.HIDDEN:
         return
     for name in (None, *further):
         if name is not None:
             one, other = (compiled.child(at, Name(name.encode())) for at in (one, other))
         for unknown_missing in (False, True):
-            assert operations.lookup(parent, one, unknown_missing=unknown_missing) is operations.lookup(
+            assert permissions.lookup(parent, one, unknown_missing=unknown_missing) is permissions.lookup(
                 parent, other, unknown_missing=unknown_missing
             )
             for directory_too in (False, True):
-                assert operations.remove(
+                assert permissions.remove(
                     parent, one, directory=directory_too, unknown_missing=unknown_missing
-                ) is operations.remove(parent, other, directory=directory_too, unknown_missing=unknown_missing)
-        assert operations.create(parent, one) is operations.create(parent, other)
-        assert operations.link(compiled.root, parent, one) is operations.link(compiled.root, parent, other)
+                ) is permissions.remove(parent, other, directory=directory_too, unknown_missing=unknown_missing)
+        assert permissions.create(parent, one) is permissions.create(parent, other)
+        assert permissions.link(compiled.root, parent, one) is permissions.link(compiled.root, parent, other)
 
 
 @given(rule_sets(), paths)

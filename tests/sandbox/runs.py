@@ -104,7 +104,7 @@ class Ground:
 
         def serving() -> int | None:
             # Numbers of earlier runs are in the log too, and somebody else's by now.
-            alive = {line.split(" ")[0] for line in self.processes() if "policyfs.mount.daemon" in line}
+            alive = {line.split(" ")[0] for line in self.processes() if "policyfs.daemon.main" in line}
             told = [number for log in self.state.glob("*.log") for number in harness._SERVING.findall(log.read_text())]
             return next((int(number) for number in told if number in alive), None)
 

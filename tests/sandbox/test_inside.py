@@ -18,7 +18,7 @@ import pytest
 
 from policyfs.cli.commands import commands
 from policyfs.cli.explain import as_text
-from policyfs.policy.explained import explanation_values, unseen_values
+from policyfs.control.explained import explanation_values, unseen_values
 from policyfs.policy.levels import LEVELS, Level
 from policyfs.policy.paths import HostPath, ViewPath, display
 from policyfs.policy.policy import Policy, Surroundings

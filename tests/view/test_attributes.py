@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from policyfs.policy.compiled import Compiled, Place
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import Name, ViewPath
 from policyfs.policy.rules import Grant, Rules
+from policyfs.policy.tree import Compiled, Place
 from policyfs.view.attributes import Attributes, FileSystem, settable_mode, shown, shown_file_system
 
 MIB, GIB = 1 << 20, 1 << 30

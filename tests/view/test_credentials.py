@@ -13,9 +13,9 @@ import pytest
 
 from policyfs.host import mounts
 from policyfs.policy.paths import HostPath, Name
+from policyfs.source.root import Root
 from policyfs.view import credentials
 from policyfs.view.credentials import Credentials
-from policyfs.view.root import Root
 
 FEW = 8
 

@@ -25,12 +25,12 @@ from policyfs.policy.paths import HostPath, Name, ViewPath
 from policyfs.policy.policy import Policy, Surroundings
 from policyfs.policy.refusals import Refusal
 from policyfs.policy.session import Session
-from policyfs.view.files import OpenFile
+from policyfs.source.files import OpenFile
+from policyfs.source.root import RENAME_EXCHANGE, RENAME_NOREPLACE, Root
 from policyfs.view.location import Location
 from policyfs.view.outcomes import Changes
 from policyfs.view.raced import TRIES, Raced
 from policyfs.view.refused import Refused
-from policyfs.view.root import RENAME_EXCHANGE, RENAME_NOREPLACE, Root
 from policyfs.view.view import LEVEL_ATTRIBUTE, View
 
 GRANTS = {

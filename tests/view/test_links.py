@@ -14,8 +14,8 @@ from policyfs.policy.levels import Level
 from policyfs.policy.paths import HostPath, ViewPath
 from policyfs.policy.policy import Policy, Surroundings
 from policyfs.policy.session import Session
+from policyfs.source.root import Root
 from policyfs.view.links import Landing, Links
-from policyfs.view.root import Root
 
 Opens = Callable[..., Links]
 

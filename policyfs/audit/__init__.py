@@ -1,0 +1,1 @@
+"""The audit log, called the journal: events, the file that holds them, and its verification."""

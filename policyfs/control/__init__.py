@@ -1,0 +1,1 @@
+"""The control protocol of a mounted view, and its client."""

@@ -1,0 +1,638 @@
+"""The handlers: each translates a request, calls the view, and translates the answer (DESIGN 6).
+
+Metadata calls run inline: a hop to a thread costs 70 times an lstat (platform.md). Between the judgement and the act
+there is no await, so no other request comes in between; against the source itself the view is safe by how it reaches.
+What may block for long, fsync, goes to a thread. No handler waits for a person.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import pyfuse3
+import trio
+from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, FileNameT, InodeT, RequestContext, XAttrNameT
+
+from policyfs.audit.writer import Journal
+from policyfs.fuse.content import send_content
+from policyfs.fuse.directories import Listings
+from policyfs.fuse.entries import entry_for, file_system_for, missing_for
+from policyfs.fuse.guard import guarded, guarded_without_reply
+from policyfs.fuse.handles import DirectoryHandle, FileHandle, Handles
+from policyfs.fuse.memory import Memory
+from policyfs.fuse.nodes import Node, Nodes
+from policyfs.fuse.recorder import Teller
+from policyfs.fuse.removed import Removed
+from policyfs.fuse.source_watch import LONG, SHORT, Watch, Watched, life, this_minute
+from policyfs.fuse.waiting import Disk
+from policyfs.policy import permissions as needs
+from policyfs.policy.levels import Level, Standing
+from policyfs.policy.paths import NAME_MAX, Name
+from policyfs.policy.refusals import Refusal
+from policyfs.source.files import OpenFile, WouldBlock
+from policyfs.view.attributes import Attributes, Identity
+from policyfs.view.location import Location
+from policyfs.view.outcomes import Changes
+from policyfs.view.refused import Refused
+from policyfs.view.view import LEVEL_ATTRIBUTE, View
+
+MOST_HANDLES = 4096
+"""Open files and directories of one session (security.md 40). The daemon's descriptor limit is raised above it."""
+
+_PAGE = 4096
+"""Bytes of the smallest page that Linux has; larger ones begin and end at the end of one, too."""
+_CAPABILITY = b"security.capability"
+_NO_CAPABILITY = pyfuse3.FUSEError(errno.ENODATA)
+
+Result = TypeVar("Result")
+
+
+def _is_of_a_mapping(offset: int, length: int, size: int) -> bool:
+    """Whether a write by a descriptor that appends, and that may be mapped, is none, but mapped pages written back: whole
+    pages inside the file, but for the last, which ends with it. What the kernel appends begins at the end of the file as
+    it was last told it, `size`; where that was another a moment ago whole pages are mistaken (docs/differences.md)."""
+    end = offset + length
+    return offset % _PAGE == 0 and end <= size and (length % _PAGE == 0 or end == size)
+
+
+class Operations(pyfuse3.Operations):
+    """The requests of one mount, over one view."""
+
+    supports_dot_lookup = False
+    enable_writeback_cache = False
+    enable_acl = False
+
+    requests = 0
+    refusals = 0
+    kept = 0
+    """Requests since the mount began; how many were refused, and how many answered from attributes kept."""
+    journal: Journal | None = None
+
+    def __init__(
+        self,
+        view: View,
+        most_handles: int = MOST_HANDLES,
+        journal: Journal | None = None,
+        *,
+        journal_opens: bool = False,
+    ) -> None:
+        """`journal_opens` notes each opening to read as well, not only what changes and what is refused."""
+        super().__init__()
+        self.journal = journal
+        self._tell = None if journal is None else Teller(journal)
+        self._journal_opens = journal_opens
+        self.view = view
+        self._looks = {view.attributes, view.access, view.extended, view.extended_names, view.level_of}
+        """What may be done to an open file wherever it stands by now."""
+        self.nodes = Nodes(view)
+        self.watch = Watch(view, self.nodes)
+        self.memory = Memory(self.nodes)
+        self.disk = Disk()
+        self.files: Handles[FileHandle] = Handles(most_handles)
+        self.directories: Handles[DirectoryHandle] = Handles(most_handles, first=1 << 48)
+        self.removed = Removed(most_handles // 16)
+        self.listings = Listings(self)
+
+    def close(self) -> None:
+        """Let go of everything: the mount has ended."""
+        self.files.close_all()
+        self.directories.close_all()
+        self.removed.let_go_of_all()
+        self.watch.close()
+        if self.journal is not None:
+            self.journal.close()
+
+    # -- telling the journal ------------------------------------------------------------------------------------------
+
+    def refused(self, operation: str, refused: Refused, ctx: RequestContext | None) -> None:
+        """Note a refusal."""
+        self.refusals += 1
+        if self._tell is not None:
+            self._tell.refused(operation, refused, self.view.policy, 0 if ctx is None else ctx.pid)
+
+    def _did(self, operation: str, location: Location, ctx: RequestContext, to: Location | None = None) -> None:
+        """Note a change that the session made."""
+        if self._tell is not None:
+            self._tell.did(operation, location, ctx.pid, to)
+
+    # -- translating ----------------------------------------------------------------------------------------------------
+
+    def _node(self, ino: int) -> Node:
+        """The node of a number; ESTALE for one that the kernel was never told or has forgotten."""
+        node = self.nodes.get(ino)
+        if node is None:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return node
+
+    def _child(self, parent: Node, name: bytes, within: Identity | None = None) -> Location:
+        """The location of a name in a directory. Length first: DESIGN 4, "Order in every handler"."""
+        if len(name) > NAME_MAX:
+            raise Refused(Refusal.NAME_TOO_LONG, self.nodes.path(parent))
+        if parent.gone:
+            # Its number may be another directory's by now.
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return self.view.child(self.nodes.location(parent), Name(name), within)
+
+    def _child_in(self, parent: Node, name: bytes) -> Location:
+        """The same for what changes names: in this directory, not in another that was put in its place."""
+        return self._child(parent, name, parent.identity)
+
+    def on(self, node: Node, operation: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
+        """Do something to a node's object: under each name it may have, or, where its names are gone or lead elsewhere,
+        to the file it is open by."""
+        if not node.gone:
+            try:
+                return operation(self.nodes.location(node), *arguments, expect=node.identity, **named)
+            except Refused as refused:
+                if refused.refusal is Refusal.MISSING and (node.files or node.listings):
+                    # Hidden by a policy that came while it was open.
+                    raise Refused(Refusal.DENIED, refused.path, refused.place) from None
+                if refused.refusal is not Refusal.STALE:
+                    raise
+            except PermissionError:
+                # A directory on the way that the source's own permissions have closed: what is open is still reached, and
+                # changed as long as it stands there.
+                if not node.files:
+                    raise
+                open_by = node.files[-1]
+                if operation not in self._looks and self.view.root.stands_at(open_by.descriptor) != self.nodes.path(node):
+                    raise
+                return operation(self.nodes.location(node), *arguments, expect=open_by, **named)
+        return self._on_otherwise(node, operation, *arguments, **named)
+
+    def _on_otherwise(self, node: Node, operation: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
+        for location in self.nodes.other_locations(node):
+            try:
+                return operation(location, *arguments, expect=node.identity, **named)
+            except Refused as refused:
+                if refused.refusal is not Refusal.STALE:
+                    raise
+        if node.denied:
+            raise Refused(Refusal.DENIED, self.nodes.path(node))
+        open_by = node.files[-1] if node.files else node.held
+        # What another moved stands under the rules of another place: who has it open may look at it, and go on reading and
+        # writing by that handle, but is not to make more of it, a new name least of all. On ESTALE the kernel looks the
+        # name up anew, so that who opens by it finds what is there now.
+        if open_by is not None and (node.held is not None or operation in self._looks or open_by.is_removed()):
+            return operation(self.nodes.location(node), *arguments, expect=open_by, **named)
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    def entry_of(self, node: Node, attributes: Attributes, watched: Watched | None) -> EntryAttributes:
+        """The attributes of a node for a reply, kept with it while they are known to be true. `watched` is its
+        directory."""
+        # A directory's own times move with its entries, which only its own watch tells of.
+        attributes_life = life(node.watched if attributes.is_directory else watched, attributes)
+        name_life = LONG if watched is not None else SHORT
+        if attributes.is_link:
+            # What a link shows depends on more than its own directory.
+            attributes_life = name_life = SHORT
+        entry = entry_for(attributes, node.ino, node.generation, name_life, attributes_life)
+        if node.stamp not in (0, attributes.change_ns):
+            # Size and time may be as they were (utimensat(2)), and then the kernel keeps pages that are another's.
+            node.pages_doubted = True
+            if node.files:
+                self.watch.doubt(node)
+        node.stamp = attributes.change_ns
+        node.size = attributes.size
+        node.entry = entry if attributes_life > SHORT < name_life and node.parent is not None else None
+        node.kept_in = this_minute()
+        return entry
+
+    def _told(self, parent: Node, location: Location, name: bytes, attributes: Attributes) -> EntryAttributes:
+        """The reply that tells the kernel of an object; it counts as a lookup."""
+        if attributes.is_directory:
+            self.watch.tell_apart(attributes.identity, location.path)
+        node = self.nodes.told(parent, Name(name), attributes, location.place)
+        watched = parent.watched
+        if watched is not None:
+            watched.tell(node.name, node)
+        return self.entry_of(node, attributes, watched)
+
+    def _made(self, parent: Node, location: Location, name: bytes, attributes: Attributes) -> EntryAttributes:
+        """The same for an object that this session made, which changes its directory."""
+        self._changed(parent)
+        return self._told(parent, location, name, attributes)
+
+    @staticmethod
+    def _changed(directory: Node) -> None:
+        """The session changed a directory's entries. The kernel drops that directory's attributes by itself."""
+        directory.entry = None
+        directory.stamp = 0
+        if directory.watched is not None:
+            directory.watched.names = None
+
+    def _missing(self, parent: Node, name: bytes) -> EntryAttributes:
+        """The reply for a name that is missing or hidden, kept by the kernel: always alike (DESIGN 7)."""
+        watched = parent.watched
+        if watched is not None and not watched.tell_missing(name):
+            raise pyfuse3.FUSEError(errno.ENOENT)
+        return missing_for(SHORT if watched is None else LONG)
+
+    def _as_told(self, node: Node) -> bool:
+        """Whether an object is as the kernel was last told, so that the next change of it is the session's own."""
+        return node.stamp != 0 and self.on(node, self.view.attributes).change_ns == node.stamp
+
+    def _refreshed(self, node: Node) -> None:
+        """The session changed an object's attributes in a way that no reply tells of: note what they are now."""
+        entry, node.entry = node.entry, None
+        if node.stamp:
+            attributes = self.on(node, self.view.attributes)
+            if entry is None or (entry.st_size, entry.st_mtime_ns) == (attributes.size, attributes.modify_ns):
+                node.stamp = attributes.change_ns
+            # Else somebody else changed it a moment ago as well, and the event of that is to find a difference.
+
+    # -- looking --------------------------------------------------------------------------------------------------------
+
+    @guarded
+    async def lookup(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> EntryAttributes:
+        parent = self._node(parent_inode)
+        # The watch first: what changes after the look is then noticed.
+        watched = self.watch.look_into(parent)
+        # That a directory is where its name leads takes a look of its own, unless its watch would have told that it is not.
+        in_doubt = watched is None or self.nodes.astray
+        location = self._child(parent, name, parent.identity if in_doubt else None)
+        try:
+            attributes = self.view.attributes(location)
+        except Refused as refused:
+            if refused.refusal is not Refusal.MISSING:
+                raise
+            if not refused.absent:
+                self.refused("lookup", refused, ctx)
+            missing = self._missing(parent, name)
+            if watched is not None and not refused.absent and location.place.standing is not Standing.HIDDEN:
+                self.watch.unshown(watched, name)
+            return missing
+        return self._told(parent, location, name, attributes)
+
+    @guarded
+    async def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
+        node = self._node(inode)
+        if node.entry is not None and node.kept_in == this_minute():
+            self.kept += 1
+            return node.entry
+        return self._attributes_of(node)
+
+    def _attributes_of(self, node: Node) -> EntryAttributes:
+        return self._entry_of_known(node, self.on(node, self.view.attributes))
+
+    def _entry_of_known(self, node: Node, attributes: Attributes) -> EntryAttributes:
+        if self.nodes.became_another(node, attributes):
+            # On ESTALE the kernel looks the name up anew.
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        if node.parent is None:
+            # The root's own number in the source, so that a listing from above agrees; the kernel keeps 1 for itself.
+            node.stamp = attributes.change_ns
+            return entry_for(attributes, attributes.identity[1], 0, LONG, life(node.watched, attributes))
+        return self.entry_of(node, attributes, None if node.gone else node.parent.watched)
+
+    @guarded_without_reply
+    async def forget(self, inode_list: Sequence[tuple[InodeT, int]]) -> None:
+        self.memory.forgetting()
+        for inode, times in inode_list:
+            node = self.nodes.forget(inode, times)
+            if node is not None:
+                self.watch.forget(node)
+                self.removed.let_go(node)
+
+    @guarded
+    async def readlink(self, inode: InodeT, ctx: RequestContext) -> FileNameT:
+        return FileNameT(self.on(self._node(inode), self.view.link_text))
+
+    @guarded
+    async def access(self, inode: InodeT, mode: int, ctx: RequestContext) -> bool:
+        self.on(self._node(inode), self.view.access, mode)
+        return True
+
+    @guarded
+    async def statfs(self, ctx: RequestContext) -> pyfuse3.StatvfsData:
+        return file_system_for(self.view.file_system())
+
+    # -- directories ----------------------------------------------------------------------------------------------------
+
+    @guarded
+    async def opendir(self, inode: InodeT, ctx: RequestContext) -> FileHandleT:
+        node = self._node(inode)
+        self.directories.room()
+        return FileHandleT(self.directories.add(self.listings.opened(node)))
+
+    @guarded
+    async def readdir(self, fh: FileHandleT, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+        self.listings.read(self.directories.get(fh), start_id, token)
+
+    @guarded
+    async def releasedir(self, fh: FileHandleT) -> None:
+        self.directories.close(fh)
+
+    @guarded
+    async def fsyncdir(self, fh: FileHandleT, datasync: bool) -> None:
+        await trio.to_thread.run_sync(self.listings.behind(self.directories.get(fh)).sync)
+
+    # -- files ----------------------------------------------------------------------------------------------------------
+
+    def _opened(self, node: Node, file: OpenFile) -> FileInfo:
+        if node.files is None:
+            node.files = [file]
+        else:
+            node.files.append(file)
+        number = self.files.add(FileHandle(node, file, self.nodes.epoch))
+        keep = node.stamp != 0 and not node.pages_doubted
+        node.pages_doubted = False
+        # Around the page cache, one write is one request. Through it, one that goes over the end of a page is often two, and
+        # what somebody else appends meanwhile lands between the halves of a line.
+        only_appends = file.append and not file.mappable
+        return FileInfo(fh=FileHandleT(number), direct_io=only_appends, keep_cache=keep)
+
+    @guarded
+    async def open(self, inode: InodeT, flags: int, ctx: RequestContext) -> FileInfo:
+        node = self._node(inode)
+        self.files.room()
+        file = self.on(node, self.view.open, flags, lazily=True)
+        if flags & os.O_TRUNC:
+            node.size = 0
+            self._wrote(node, file)
+        if self._tell is not None:
+            if file.writable or flags & os.O_TRUNC:
+                self._tell.did("write-open", self.nodes.location(node), ctx.pid)
+            elif self._journal_opens:
+                self._tell.opened(self.nodes.location(node), ctx.pid)
+        if node.entry is not None and not file.writable:
+            send_content(node, node.entry, file)
+        return self._opened(node, file)
+
+    @guarded
+    async def create(
+        self, parent_inode: InodeT, name: FileNameT, mode: int, flags: int, ctx: RequestContext
+    ) -> tuple[FileInfo, EntryAttributes]:
+        parent = self._node(parent_inode)
+        location = self._child_in(parent, name)
+        self.files.room()
+        file, attributes = self.view.create(location, flags, mode, ctx.umask)
+        entry = self._made(parent, location, name, attributes)
+        self._did("create", location, ctx)
+        return self._opened(self._node(entry.st_ino), file), entry
+
+    @staticmethod
+    def _wrote(node: Node, file: OpenFile) -> None:
+        """The session wrote to a file: its own change, which no event is to be taken for another's."""
+        node.entry = None
+        node.stamp = file.change_ns()
+
+    def _judged(self, handle: FileHandle, *, write: bool) -> OpenFile:
+        """The file of a handle, judged again if the policy or the tree has changed since."""
+        if handle.epoch != self.nodes.epoch:
+            place = self.nodes.place(handle.node)
+            # What is hidden by now the session had open: it is denied rather than missing.
+            hidden = place.standing is Standing.HIDDEN or handle.node.denied
+            refused = Refusal.DENIED if hidden else needs.change(place) if write else needs.look(place)
+            if refused is not None:
+                raise Refused(refused, self.nodes.path(handle.node), place)
+            if write or not handle.file.writable:
+                handle.epoch = self.nodes.epoch
+        return handle.file
+
+    @guarded
+    async def read(self, fh: FileHandleT, off: int, size: int) -> bytes:
+        file = self._judged(self.files.get(fh), write=False)
+        try:
+            return file.read_cached(off, size)  # type: ignore[return-value]  # pyfuse3 takes any buffer
+        except WouldBlock:
+            soon = self.disk.read_soon(file, off, size)
+            if soon is not None:
+                return soon  # type: ignore[return-value]  # as above
+            data = await self.disk.read(file, off, size)
+            # The policy may have changed meanwhile, and then this is not to be answered.
+            self._judged(self.files.get(fh), write=False)
+            return data
+
+    @guarded
+    async def write(self, fh: FileHandleT, off: int, buf: bytes) -> int:
+        handle = self.files.get(fh)
+        file, node = self._judged(handle, write=True), handle.node
+        # The kernel writes mapped pages back by a descriptor that they were mapped by.
+        mapped = file.append and file.mappable and _is_of_a_mapping(off, len(buf), node.size)
+        written = file.write(off, buf, mapped=mapped)
+        node.size = max(node.size, off + written)
+        self._wrote(node, file)
+        return written
+
+    async def flush(self, fh: FileHandleT) -> None:
+        # One request less at each close (platform.md): there is nothing to flush, every write went through. The kernel
+        # takes ENOSYS from flush, unlike from open, to mean just that. So this handler is the one without the guard.
+        raise pyfuse3.FUSEError(errno.ENOSYS)
+
+    @guarded
+    async def release(self, fh: FileHandleT) -> None:
+        self.files.close(fh)
+
+    @guarded
+    async def fsync(self, fh: FileHandleT, datasync: bool) -> None:
+        file = self.files.get(fh).file
+        # Here, not in the thread: a read that comes meanwhile would open it once more.
+        file.open_now()
+        await trio.to_thread.run_sync(lambda: file.sync(data_only=datasync))
+
+    # -- names ----------------------------------------------------------------------------------------------------------
+
+    def _make(
+        self, operation: str, parent_inode: InodeT, name: bytes, ctx: RequestContext, make: Callable[[Location], Attributes]
+    ) -> EntryAttributes:
+        """Make a name in a directory, by the view's `make`."""
+        parent = self._node(parent_inode)
+        location = self._child_in(parent, name)
+        attributes = make(location)
+        for old in self.nodes.of(attributes.identity):
+            # What is new has their number: what they were is gone, and what was told of it with them.
+            self.nodes.ended(old)
+        self._did(operation, location, ctx)
+        return self._made(parent, location, name, attributes)
+
+    @guarded
+    async def mkdir(self, parent_inode: InodeT, name: FileNameT, mode: int, ctx: RequestContext) -> EntryAttributes:
+        return self._make(
+            "mkdir", parent_inode, name, ctx, lambda location: self.view.make_directory(location, mode, ctx.umask)
+        )
+
+    @guarded
+    async def mknod(
+        self, parent_inode: InodeT, name: FileNameT, mode: int, rdev: int, ctx: RequestContext
+    ) -> EntryAttributes:
+        return self._make("mknod", parent_inode, name, ctx, lambda location: self.view.make_node(location, mode, ctx.umask))
+
+    @guarded
+    async def symlink(
+        self, parent_inode: InodeT, name: FileNameT, target: FileNameT, ctx: RequestContext
+    ) -> EntryAttributes:
+        return self._make("symlink", parent_inode, name, ctx, lambda location: self.view.make_link(location, target))
+
+    @guarded
+    async def link(
+        self, inode: InodeT, new_parent_inode: InodeT, new_name: FileNameT, ctx: RequestContext
+    ) -> EntryAttributes:
+        parent = self._node(new_parent_inode)
+        location = self._child_in(parent, new_name)
+        node = self._node(inode)
+        ours = self._as_told(node)
+        attributes = self.on(node, self.view.link, location)
+        if ours:
+            node.stamp = 0
+        self._did("link", self.nodes.location(node), ctx, location)
+        return self._made(parent, location, new_name, attributes)
+
+    @guarded
+    async def unlink(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
+        parent = self._node(parent_inode)
+        location = self._child_in(parent, name)
+        self._unnamed(parent, location, Name(name), *self.view.unlink(location, hold=True))
+        self._did("unlink", location, ctx)
+
+    @guarded
+    async def rmdir(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
+        parent = self._node(parent_inode)
+        location = self._child_in(parent, name)
+        self._unnamed(parent, location, Name(name), *self.view.remove_directory(location, hold=True))
+        self._did("rmdir", location, ctx)
+
+    def _unnamed(self, parent: Node, location: Location, name: Name, identity: Identity, held: OpenFile | None) -> None:
+        """A name was taken away: forget it, and what its object's attributes were. Whoever found the object by that name
+        a moment ago still gets it: the kernel asks in two steps where other file systems answer in one."""
+        self._changed(parent)
+        if parent.watched is not None:
+            parent.watched.drop(name)
+        node = self.nodes.lost(identity, location.place.level, parent, name)
+        if node is not None:
+            # The kernel counts down its links itself; what it keeps beyond that is to be asked for again.
+            node.entry = None
+            node.stamp = 0
+            node.pages_doubted = True
+        if held is not None:
+            if node is not None and node.gone:
+                self.removed.hold(node, held)
+            else:
+                held.close()
+
+    @guarded
+    async def rename(
+        self,
+        parent_inode_old: InodeT,
+        name_old: FileNameT,
+        parent_inode_new: InodeT,
+        name_new: FileNameT,
+        flags: int,
+        ctx: RequestContext,
+    ) -> None:
+        old_parent, new_parent = self._node(parent_inode_old), self._node(parent_inode_new)
+        old, new = self._child_in(old_parent, name_old), self._child_in(new_parent, name_new)
+        renamed = self.view.rename(old, new, flags, hold=True)
+        self._did("rename", old, ctx, new)
+        if renamed.moved == renamed.replaced:
+            if renamed.held is not None:
+                renamed.held.close()
+            return
+        self._changed(old_parent)
+        self._changed(new_parent)
+        old_name, new_name = (old_parent, Name(name_old)), (new_parent, Name(name_new))
+        level, directory = old.place.level, renamed.directory
+        if renamed.replaced is not None and not flags:
+            self._unnamed(new_parent, new, Name(name_new), renamed.replaced, renamed.held)
+        elif renamed.replaced is not None:
+            self._moved(renamed.replaced, level, new_name, old_name, directory=directory)
+        self._moved(renamed.moved, level, old_name, new_name, directory=directory, exchanged=bool(flags & 2))
+
+    def _moved(
+        self,
+        identity: Identity,
+        level: Level,
+        old: tuple[Node, Name],
+        new: tuple[Node, Name],
+        *,
+        directory: bool,
+        exchanged: bool = False,
+    ) -> None:
+        node = self.nodes.moved(identity, level, old, new, directory=directory)
+        for parent, name in (new,) if exchanged else (old, new):
+            if parent.watched is not None:
+                parent.watched.drop(name)
+        if node is not None:
+            if new[0].watched is not None:
+                new[0].watched.tell(new[1], node)
+            self._refreshed(node)
+
+    # -- attributes -----------------------------------------------------------------------------------------------------
+
+    @guarded
+    async def setattr(
+        self,
+        inode: InodeT,
+        attr: EntryAttributes,
+        fields: pyfuse3.SetattrFields,
+        fh: FileHandleT | None,
+        ctx: RequestContext,
+    ) -> EntryAttributes:
+        node = self._node(inode)
+        size: int | None = attr.st_size if fields.update_size else None
+        before_ns = 0
+        by_handle: OpenFile | None = None
+        if size is not None and fh is not None:
+            by_handle = self._judged(self.files.get(fh), write=True)
+            before_ns = by_handle.change_ns()
+            by_handle.truncate(size)
+            size = None
+        changes = Changes(
+            size,
+            stat.S_IMODE(attr.st_mode) if fields.update_mode else None,
+            attr.st_uid if fields.update_uid else -1,
+            attr.st_gid if fields.update_gid else -1,
+            attr.st_atime_ns if fields.update_atime else None,
+            attr.st_mtime_ns if fields.update_mtime else None,
+        )
+        if fields.update_mode or fields.update_uid or fields.update_gid:
+            # What is open stays open, whoever may open it from now on.
+            for opened in node.files or ():
+                with contextlib.suppress(OSError):
+                    opened.open_now()
+            if node.watched is not None:
+                node.watched.names = None
+        if by_handle is None:
+            changed = self.on(node, self.view.change, changes)
+        else:
+            changed = self.view.change(self.nodes.location(node), changes, by_handle)
+        if self.journal is not None:
+            self._did("truncate" if fields.update_size else "attributes", self.nodes.location(node), ctx)
+        node.entry = None
+        if node.stamp == (before_ns or changed.before_ns):
+            # It was as the kernel was told, so that this change is the session's own.
+            node.stamp = 0
+        return self._entry_of_known(node, changed.attributes)
+
+    @guarded
+    async def setxattr(self, inode: InodeT, name: XAttrNameT, value: bytes, ctx: RequestContext) -> None:
+        # XATTR_CREATE and XATTR_REPLACE do not arrive here: pyfuse3 asks getxattr first.
+        node = self._node(inode)
+        self.on(node, self.view.set_extended, name, value, 0)
+        self._did("attributes", self.nodes.location(node), ctx)
+        self._refreshed(node)
+
+    @guarded
+    async def getxattr(self, inode: InodeT, name: XAttrNameT, ctx: RequestContext) -> bytes:
+        if name == _CAPABILITY:
+            # The kernel asks this before every write. No view shows set-id programs' kin, so there is none.
+            raise _NO_CAPABILITY
+        if name == LEVEL_ATTRIBUTE:
+            return self.on(self._node(inode), self.view.level_of)
+        return self.on(self._node(inode), self.view.extended, name)
+
+    @guarded
+    async def listxattr(self, inode: InodeT, ctx: RequestContext) -> Sequence[XAttrNameT]:
+        return [XAttrNameT(name) for name in self.on(self._node(inode), self.view.extended_names)]
+
+    @guarded
+    async def removexattr(self, inode: InodeT, name: XAttrNameT, ctx: RequestContext) -> None:
+        node = self._node(inode)
+        self.on(node, self.view.remove_extended, name)
+        self._did("attributes", self.nodes.location(node), ctx)
+        self._refreshed(node)

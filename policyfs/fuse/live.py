@@ -1,0 +1,147 @@
+"""The policy of a mount as it stands: what it was mounted with, and what was granted or revoked since."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import time
+from dataclasses import dataclass
+
+import trio
+
+from policyfs.fuse.handlers import Operations
+from policyfs.fuse.policy_switch import PolicyChange
+from policyfs.host.errors import Exit, UserFault
+from policyfs.opening.load import PolicyOptions
+from policyfs.opening.view import open_policy
+from policyfs.policy.levels import Level
+from policyfs.policy.paths import ViewPath, display
+from policyfs.policy.policy import Policy
+from policyfs.policy.session import SessionFaults
+from policyfs.policy.tree import ConflictingRules
+
+log = logging.getLogger("policyfs.mount")
+
+
+LONGEST_WAIT = 1.0
+"""Seconds between two looks at the clock while a grant is to end: how much later than said it may end after a suspend."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveGrant:
+    """A grant given while the mount runs; `until` is a time of `now`, None for as long as the mount lasts."""
+
+    level: Level
+    until: float | None
+
+    @property
+    def left(self) -> float | None:
+        """The seconds that are left of it, None where it has no end."""
+        return None if self.until is None else max(0.0, self.until - now())
+
+
+def now() -> float:
+    """Seconds on a clock that goes on while the machine sleeps and that nobody can set: a grant for ten minutes is over
+    after ten minutes."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class LivePolicy:
+    """Changes to the policy of one mount, each all or nothing. Granting and revoking read no file: what is in force is
+    what was read whole, whatever became of the file since."""
+
+    def __init__(self, operations: Operations, options: PolicyOptions, change: PolicyChange) -> None:
+        self._operations = operations
+        self._change = change
+        self._base = operations.view.policy
+        self.options = options
+        self.grants: dict[ViewPath, LiveGrant] = {}
+        self.closed: frozenset[ViewPath] = frozenset()
+        """What was revoked where no live grant was: closed as long as the mount lasts, but while a live grant opens it."""
+        self._grants_changed = trio.Event()
+        self._one_at_a_time = trio.Lock()
+        """Held from reading what is in force until the change is acknowledged: two changes at once would undo each other."""
+        self._one_reload = trio.Lock()
+        """Held while a session is read, too, so that the one that was asked for last is in force at last."""
+
+    async def reload(self, session_file: str | None = None) -> None:
+        """Read the session anew, or another session file. Grants given live stay. Raises `UserFault`."""
+        async with self._one_reload:
+            options = self.options
+            if session_file is not None:
+                options = dataclasses.replace(options, session_file=session_file)
+            # In a thread: a place that the rules name may lie below the mountpoint, and then this very view is asked for it,
+            # or behind a server that does not answer. What was granted ends in its time meanwhile, and can be revoked.
+            base = await trio.to_thread.run_sync(open_policy, self._operations.view.root, options, abandon_on_cancel=True)
+            async with self._one_at_a_time:
+                if base.fold_case != self._base.fold_case:
+                    raise UserFault(Exit.PLACE, "SOURCE has begun or ceased to fold case; mount it anew")
+                await self._go_to(base, self.grants, self.closed, options)
+                self._tell("reload", session_file=options.session_file or "command line")
+
+    async def grant(self, path: ViewPath, level: Level, seconds: float | None) -> None:
+        """Open a path at a level, for so long. Floors and the denylist hold all the same. Raises `UserFault`."""
+        async with self._one_at_a_time:
+            until = None if seconds is None else now() + seconds
+            grants = {**self.grants, path: LiveGrant(level, until)}
+            await self._go_to(self._base, grants, self.closed, self.options)
+            lasts = {} if seconds is None else {"seconds": f"{seconds:.10g}"}
+            self._tell("grant", path=_text(path), level=str(level), **lasts)
+
+    async def revoke(self, path: ViewPath) -> None:
+        """End a grant that was given live; where there is none, close the path. Raises `UserFault`."""
+        async with self._one_at_a_time:
+            grants = dict(self.grants)
+            ended = grants.pop(path, None)
+            await self._go_to(self._base, grants, self.closed if ended else self.closed | {path}, self.options)
+            self._tell("revoke", path=_text(path))
+
+    async def expire(self) -> None:
+        """End each grant when its time is over. Runs until cancelled."""
+        while True:
+            self._grants_changed = trio.Event()
+            ends = [grant.until for grant in self.grants.values() if grant.until is not None]
+            # trio's clock stands still while the machine sleeps, and `now` does not: so look again now and then.
+            wait = min(max(0.0, min(ends) - now()), LONGEST_WAIT) if ends else math.inf
+            with trio.move_on_after(wait):
+                await self._grants_changed.wait()
+                continue
+            async with self._one_at_a_time:
+                left = {path: grant for path, grant in self.grants.items() if grant.until is None or grant.until > now()}
+                over = [path for path in self.grants if path not in left]
+                if over:
+                    await self._go_to(self._base, left, self.closed, self.options)
+                    for path in over:
+                        self._tell("expire", path=_text(path))
+                    log.info("the time of %s is over", ", ".join(display(path) for path in over))
+
+    def shut(self) -> list[ViewPath]:
+        """What is at none by what was granted and revoked live."""
+        return sorted(
+            {path for path in self.closed if path not in self.grants}
+            | {path for path, grant in self.grants.items() if grant.level is Level.NONE}
+        )
+
+    def _tell(self, what: str, **fields: str) -> None:
+        if self._operations.journal is not None:
+            self._operations.journal.event(what, **fields)
+
+    async def _go_to(
+        self, base: Policy, grants: dict[ViewPath, LiveGrant], closed: frozenset[ViewPath], options: PolicyOptions
+    ) -> None:
+        levels = dict.fromkeys(closed, Level.NONE) | {path: grant.level for path, grant in grants.items()}
+        policy = base
+        if levels:
+            try:
+                policy = Policy(base.session.with_options(levels), base.surroundings, fold_case=base.fold_case)
+            except (SessionFaults, ConflictingRules) as error:
+                raise UserFault(Exit.POLICY, f"this does not go with the session: {error}") from None
+        # From here on the new policy is in force, whatever becomes of telling the kernel.
+        self._base, self.grants, self.closed, self.options = base, grants, closed, options
+        self._grants_changed.set()
+        await self._change.to(policy)
+
+
+def _text(path: ViewPath) -> str:
+    return path.decode("utf-8", "surrogateescape")

@@ -1,0 +1,431 @@
+"""The nodes: what the kernel knows of the view, by inode number.
+
+Theory. A node stands for one object of the source at one level: (device, inode, level), reached by one or more names.
+Hard links at one level share a node, as they share an inode; at two levels they do not, since a request that comes by
+inode number alone must have one answer (DESIGN 5, "Nodes").
+
+A node lives from the reply that tells the kernel of it until the kernel has forgotten it as often as it was told: its
+lookup count. A directory's children hold on to it, so that a path can be made of names as long as the kernel knows any.
+
+The inode number is the source's own, so that git's index and hard-link detection agree on both sides of the mount. Only
+where that number is taken (number 1 is the root's in FUSE; a second device; a hard link at another level) it is
+replaced by a hash, which is the same from mount to mount.
+
+A node reached again under an old number after its last name went away is another object with a used inode, unless it was
+open or held all the time: it gets the next generation, so that the kernel does not take the one for the other.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from policyfs.policy.levels import Level, Standing
+from policyfs.policy.paths import ROOT, Name, ViewPath, child
+from policyfs.policy.tree import Place
+from policyfs.source.files import OpenFile
+from policyfs.view.attributes import Attributes, Identity
+from policyfs.view.location import Location
+from policyfs.view.view import View
+
+if TYPE_CHECKING:
+    from pyfuse3 import EntryAttributes
+
+    from policyfs.fuse.source_watch import Watched
+
+ROOT_INO = 1
+"""FUSE_ROOT_ID of linux/fuse.h."""
+
+MOST_NAMES = 16
+"""Further names kept of one object. One that is dropped costs its next user a second lookup (ESTALE), no more."""
+
+_LINK = stat.S_IFLNK >> 12
+
+Key = tuple[int, int, Level]
+
+
+class Node:
+    """One object the kernel knows. `parent` and `name` are its latest name, kept after the name is gone, since they say
+    where it stood; `others` are further names."""
+
+    __slots__ = (
+        "denied",
+        "entry",
+        "files",
+        "generation",
+        "gone",
+        "held",
+        "identity",
+        "ino",
+        "kept_in",
+        "kind",
+        "level",
+        "listings",
+        "lookups",
+        "moves",
+        "name",
+        "others",
+        "pages_doubted",
+        "parent",
+        "place",
+        "place_epoch",
+        "sent",
+        "size",
+        "stamp",
+        "unwatchable",
+        "watched",
+    )
+
+    def __init__(self, ino: int, identity: Identity, level: Level, parent: Node | None, name: Name) -> None:
+        self.ino = ino
+        self.identity = identity
+        self.level = level
+        self.parent = parent
+        self.name = name
+        self.others: list[tuple[Node, Name]] | None = None
+        self.lookups = 0
+        self.generation = 0
+        self.gone = False
+        self.files: list[OpenFile] | None = None
+        self.place: Place | None = None
+        self.place_epoch = -1
+        self.entry: EntryAttributes | None = None
+        """Its attributes as the kernel was last told them, while they are known to be true."""
+        self.kept_in = 0
+        """The minute in which `entry` was made."""
+        self.stamp = 0
+        """The change time, in nanoseconds, of what the kernel was last told; 0 where it keeps nothing."""
+        self.size = 0
+        """How large the kernel takes a file to be: as it was last told, and as the session has written since."""
+        self.sent = 0
+        """The state, by its `stamp`, whose content was sent to the kernel's page cache."""
+        self.pages_doubted = False
+        """Whether the kernel may have pages that are true no more, though size and time say nothing of it: they go at the
+        next opening."""
+        self.held: OpenFile | None = None
+        """The object itself, kept in reach after its last name was taken away (`mount.removed`)."""
+        self.kind = 0
+        """Its file type, the upper four bits of st_mode; 0 for the root. A number so small that all nodes share it."""
+        self.listings = 0
+        """How many open directories there are of it."""
+        self.denied = False
+        """Whether it is known for a credential although its place is open: by a policy that came while it was open."""
+        self.moves = 0
+        """How often the session moved it, a directory under watch, since the last event that told of a move."""
+        self.watched: Watched | None = None
+        self.unwatchable = False
+
+    @property
+    def key(self) -> Key:
+        """What it is looked up by."""
+        return (*self.identity, self.level)
+
+    def let_go(self) -> None:
+        """Keep the object in reach no longer."""
+        if self.held is not None:
+            self.held.close()
+            self.held = None
+
+    def __repr__(self) -> str:
+        return f"<Node {self.ino} {self.level} lookups={self.lookups}>"
+
+
+class Nodes:
+    """The table of nodes. Every method is synchronous: between two awaits the table is always whole."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._by_ino: dict[int, Node] = {}
+        self._by_key: dict[Key, Node] = {}
+        self._salt = hashlib.blake2b(view.root.source, digest_size=16, person=b"policyfs-ino").digest()
+        status = view.root.stat(ViewPath(b"/"))
+        self._device = status.st_dev
+        self.root = Node(ROOT_INO, (status.st_dev, status.st_ino), view.policy.root.level, None, Name(b""))
+        self.root.lookups = 1
+        self._by_ino[ROOT_INO] = self.root
+        self._by_key[self.root.key] = self.root
+        self.epoch = 0
+        self.astray: set[Node] = set()
+        """Directories that another moved and that were not found since: their names lead elsewhere, or nowhere."""
+        self.on_judged: Callable[[list[Node]], None] = lambda changed: None
+        """Called when nodes are judged differently than the kernel was told, before anything else is answered."""
+
+    def __len__(self) -> int:
+        return len(self._by_ino)
+
+    def shrink(self) -> None:
+        """Make the tables as small as they can be: a dict does not shrink by itself."""
+        self._by_ino = dict(self._by_ino)
+        self._by_key = dict(self._by_key)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(list(self._by_ino.values()))
+
+    def oldest(self) -> Iterator[Node]:
+        """The nodes in the order in which the kernel was told of them. Not to be awaited in."""
+        return iter(self._by_ino.values())
+
+    def get(self, ino: int) -> Node | None:
+        """The node of an inode number, None for one that was forgotten."""
+        return self._by_ino.get(ino)
+
+    def of(self, identity: Identity) -> list[Node]:
+        """The nodes of an object, one for each level that it is known at."""
+        found = (self._by_key.get((*identity, level)) for level in Level)
+        return [node for node in found if node is not None]
+
+    # -- where a node stands --------------------------------------------------------------------------------------------
+
+    def place(self, node: Node) -> Place:
+        """The place of a node, worked out again after a directory moved or the policy changed (`epoch`)."""
+        if node.place_epoch == self.epoch and node.place is not None:
+            return node.place
+        chain = []
+        above = node
+        while above.parent is not None and (above.place_epoch != self.epoch or above.place is None):
+            chain.append(above)
+            above = above.parent
+        if above.parent is None:
+            place = self._view.policy.root
+        else:
+            assert above.place is not None
+            place = above.place
+        step = self._view.policy.child
+        for below in reversed(chain):
+            place = step(place, below.name)
+            below.place = place
+            below.place_epoch = self.epoch
+        node.place, node.place_epoch = place, self.epoch
+        return place
+
+    def path(self, node: Node) -> ViewPath:
+        """The path of a node by its latest name."""
+        names = []
+        above = node
+        while above.parent is not None:
+            names.append(above.name)
+            above = above.parent
+        names.reverse()
+        return ViewPath(b"/" + b"/".join(names))
+
+    def location(self, node: Node) -> Location:
+        """The location of a node by its latest name. That of a directory under watch is kept until something moves."""
+        unknown = []
+        above = node
+        while True:
+            watched = above.watched
+            if watched is not None and watched.location_epoch == self.epoch and watched.location is not None:
+                location = watched.location
+                break
+            if above.parent is None:
+                place = self.place(above)
+                location = self._kept(above, Location(ROOT, place, place, place))
+                break
+            unknown.append(above)
+            above = above.parent
+        for below in reversed(unknown):
+            parent = location.place
+            nearest = location.above if parent.standing is Standing.HIDDEN else parent
+            location = self._kept(below, Location(child(location.path, below.name), self.place(below), parent, nearest))
+        return location
+
+    def _kept(self, node: Node, location: Location) -> Location:
+        if node.watched is not None:
+            node.watched.location, node.watched.location_epoch = location, self.epoch
+        return location
+
+    def other_locations(self, node: Node) -> Iterator[Location]:
+        """The locations of a node's further names."""
+        if not node.gone:
+            for parent, name in node.others or ():
+                yield self._view.child(self.location(parent), name)
+
+    # -- knowing --------------------------------------------------------------------------------------------------------
+
+    def _free_number(self, identity: Identity, level: Level) -> int:
+        device, ino = identity
+        if ino > ROOT_INO and device == self._device and ino not in self._by_ino:
+            return ino
+        salt = 0
+        while True:
+            text = b"%d %d %d %d" % (device, ino, level, salt)
+            digest = hashlib.blake2b(text, digest_size=8, key=self._salt).digest()
+            # Below 2**63 for programs that take ino_t to be signed; above 2**32 to stay clear of common numbers.
+            number = int.from_bytes(digest, "big") >> 1 | 1 << 40
+            if number not in self._by_ino:
+                return number
+            salt += 1
+
+    def told(self, parent: Node, name: Name, attributes: Attributes, place: Place) -> Node:
+        """Note that a reply tells the kernel of this object under this name; its lookup count goes up by one."""
+        node = self.about_to_tell(parent, name, attributes, place)
+        node.lookups += 1
+        return node
+
+    def about_to_tell(self, parent: Node, name: Name, attributes: Attributes, place: Place) -> Node:
+        """The node for a reply that may not be sent after all: its lookup count is as it was. Where nothing counts it,
+        `forget` by 0 lets it go again. Raises ESTALE for what cannot be where it was found (`_not_below_itself`)."""
+        identity, directory = attributes.identity, attributes.is_directory
+        key = (*identity, place.level)
+        node = self._by_key.get(key)
+        if directory:
+            # It has one name and so one level: where it is known at another, it came from there.
+            node = node or next(iter(self.of(identity)), None)
+            if node is not None:
+                if node.parent is not parent:
+                    self._not_below_itself(node, parent)
+                self.astray.discard(node)
+        elif node is None and attributes.links == 1:
+            # The same for a file, if somebody has it open: what may be done by that, its new place says.
+            known = self._by_ino.get(identity[1])
+            if known is not None and known.files and known.identity == identity:
+                node = known
+        if node is not None and self.became_another(node, attributes):
+            node = None
+        if node is None:
+            node = Node(self._free_number(identity, place.level), identity, place.level, parent, name)
+            node.kind = attributes.mode >> 12
+            node.place, node.place_epoch = place, self.epoch
+            self._by_key[key] = self._by_ino[node.ino] = node
+        elif node.parent is not parent or node.name != name or node.gone:
+            if node.level is not place.level or (directory and self.place(node) is not place):
+                # It goes by other rules from now on, and so does what is below it.
+                self.judge_anew(lambda: self._named(node, parent, name, only=True))
+            else:
+                self._named(node, parent, name, only=directory)
+                self.epoch += directory
+            node.place, node.place_epoch = place, self.epoch
+        return node
+
+    @staticmethod
+    def _not_below_itself(node: Node, parent: Node) -> None:
+        """Where a directory would come to be below itself, names above it were moved and are not known yet: ESTALE, by
+        which the kernel asks for them anew. (A ring of nodes would be walked for ever.)"""
+        above: Node | None = parent
+        while above is not None:
+            if above is node:
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            above = above.parent
+
+    def judge_anew(self, change: Callable[[], None]) -> None:
+        """Make a change by which nodes may get another place. `on_judged` is told of those that are judged differently after
+        it: what the kernel was told of them is no longer true."""
+        before = {node: self.place(node) for node in self._by_ino.values()}
+        change()
+        self.epoch += 1
+        changed = []
+        for node, old in before.items():
+            new = self.place(node)
+            denied = any(self._view.is_credential(file) for file in node.files or ())
+            same = new.level is old.level and new.standing is old.standing and denied is node.denied
+            # What a link shows depends on more than its own place.
+            if not same or node.kind == _LINK:
+                changed.append(node)
+                self.change_level(node, new.level)
+                node.denied = denied
+                node.entry = None
+                node.stamp = 0
+            if node.watched is not None:
+                node.watched.names = None
+        self.on_judged(changed)
+
+    @staticmethod
+    def _named(node: Node, parent: Node, name: Name, *, only: bool = False) -> None:
+        """Make this the latest of a node's names, and a directory's only one."""
+        if node.parent is None:
+            return
+        if node.gone:
+            node.gone = False
+            node.others = None
+            if not node.files and node.held is None:
+                # Nothing has kept the number from being used again.
+                node.generation += 1
+            node.let_go()
+        else:
+            others = [other for other in node.others or () if other != (parent, name)]
+            others.append((node.parent, node.name))
+            node.others = None if only else others[-MOST_NAMES:]
+        node.parent, node.name = parent, name
+
+    def change_level(self, node: Node, level: Level) -> None:
+        """A node is at another level now. Where the object has a node there already, this one is not found again: the
+        kernel lets go of it once its names are looked up anew."""
+        if level is node.level:
+            return
+        if self._by_key.get(node.key) is node:
+            del self._by_key[node.key]
+        node.level = level
+        if not node.gone:
+            self._by_key.setdefault(node.key, node)
+
+    def forget(self, ino: int, times: int) -> Node | None:
+        """The kernel forgets a node this many times; at none left it is let go, and given back."""
+        node = self._by_ino.get(ino)
+        if node is None or node.parent is None:
+            return None
+        node.lookups -= times
+        if node.lookups > 0:
+            return None
+        del self._by_ino[ino]
+        self.astray.discard(node)
+        if self._by_key.get(node.key) is node:
+            del self._by_key[node.key]
+        return node
+
+    def became_another(self, node: Node, attributes: Attributes) -> bool:
+        """Whether an object is of another kind than the one that the kernel was told of, whose number it was given: that one
+        is ended. Told as what it was, the kernel would take it for broken and answer EIO by its name from then on."""
+        another = node.kind not in (0, attributes.mode >> 12)
+        if another:
+            self.ended(node)
+        return another
+
+    def ended(self, node: Node) -> None:
+        """An object is no more, though the kernel may still have it in use. What bears its inode number next is another."""
+        node.gone = True
+        if self._by_key.get(node.key) is node:
+            del self._by_key[node.key]
+
+    # -- names that come and go -----------------------------------------------------------------------------------------
+
+    def lost(self, identity: Identity, level: Level, parent: Node, name: Name) -> Node | None:
+        """A name was taken away from an object. Gives its node, if the kernel knows it."""
+        node = self._by_key.get((*identity, level))
+        if node is None or node.parent is None:
+            return None
+        if node.others and (parent, name) in node.others:
+            node.others.remove((parent, name))
+            node.others = node.others or None
+        elif node.parent is parent and node.name == name:
+            if node.others:
+                node.parent, node.name = node.others.pop()
+                node.others = node.others or None
+                node.place_epoch = -1
+                self.epoch += node.watched is not None
+            else:
+                node.gone = True
+        return node
+
+    def moved(
+        self, identity: Identity, level: Level, old: tuple[Node, Name], new: tuple[Node, Name], *, directory: bool
+    ) -> Node | None:
+        """An object went from one name to another. What lies below a directory is told by `epoch` to look again."""
+        node = self._by_key.get((*identity, level))
+        if node is not None and node.parent is not None and not node.gone:
+            if node.others and old in node.others:
+                node.others.remove(old)
+                node.others = node.others or None
+                self._named(node, *new)
+            elif (node.parent, node.name) == old:
+                node.parent, node.name = new
+            else:
+                self._named(node, *new)
+            node.place_epoch = -1
+            node.moves += node.watched is not None
+        if directory:
+            self.epoch += 1
+        return node

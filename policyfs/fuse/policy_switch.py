@@ -1,0 +1,130 @@
+"""Another policy for a mount that is in use: all or nothing, and nothing that was revoked is answered afterwards.
+
+Theory. The kernel answers much without asking, so a change of policy is a change of what the kernel holds. In order:
+
+1. The new policy is built whole; a fault in it changes nothing.
+2. It is put in the place of the old one between two requests (nothing here awaits), and every node is judged anew. From
+   this moment no handler gives what was revoked: handles are judged again at their next use (`Nodes.epoch`).
+3. A read that was in a thread at that moment is judged once more before it answers.
+4. The kernel is told: all names are to be looked up again (FUSE_NOTIFY_INC_EPOCH, Linux 6.16, which leaves a process in
+   its working directory alone; older kernels forget the names one by one), and what changed its level loses its
+   attributes and pages. A page that a process has mapped is gone from it; touching it again is SIGBUS.
+5. Only then is the change acknowledged. No read that starts after that succeeds.
+
+What became more needs no more than 4: names that were missing are looked up again.
+
+The same follows, from 2 on, when another moves a directory within the source to where other rules hold, and a handler
+finds it there under its new name (`Nodes.about_to_tell`): the kernel would go on to answer by the rules of the old place.
+Nobody waits for an acknowledgement then. With the epoch the kernel has been told before that handler answers; without it,
+names are forgotten a moment later. (A session cannot move a directory so itself: EXDEV, DESIGN 4.)
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import struct
+from collections.abc import Callable
+from functools import partial
+
+import pyfuse3
+import trio
+from pyfuse3 import InodeT
+
+from policyfs.fuse.handlers import Operations
+from policyfs.fuse.nodes import Node
+from policyfs.policy.policy import Policy
+
+log = logging.getLogger("policyfs.mount")
+
+_INC_EPOCH = struct.pack("=IiQ", 16, 8, 0)
+"""struct fuse_out_header of linux/fuse.h: 16 bytes long, FUSE_NOTIFY_INC_EPOCH (8) for an error, unique 0. libfuse has no
+call for it yet; the message is written to /dev/fuse as it is."""
+
+
+def fuse_device() -> int | None:
+    """The descriptor by which this process serves /dev/fuse, which pyfuse3 keeps to itself."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{name}") == "/dev/fuse":
+                return int(name)
+        except OSError:
+            continue
+    return None
+
+
+class PolicyChange:
+    """What changes the policy of one mount, and what follows when another moves a directory to where other rules hold.
+    One change of policy at a time: `LivePolicy` sees to it."""
+
+    def __init__(self, operations: Operations, *, device: int | None) -> None:
+        """`device` is the descriptor of /dev/fuse; None to do without the epoch, as an older kernel has to."""
+        self._operations = operations
+        self._device = device
+        self._untold: list[Node] = []
+        self._judged = trio.Event()
+        operations.nodes.on_judged = self._judged_differently
+
+    async def to(self, policy: Policy) -> None:
+        """Go over to another policy. When this returns, nothing answers by the old one."""
+        self._operations.nodes.judge_anew(lambda: self._operations.view.take(policy))
+        await self._tell()
+
+    async def follow(self) -> None:
+        """Tell the kernel of what a handler found to be judged differently. Runs until cancelled."""
+        while True:
+            await self._judged.wait()
+            await self._tell()
+
+    def _judged_differently(self, changed: list[Node]) -> None:
+        """Names are looked up anew from the next request on, where the kernel can do that; nothing here waits."""
+        self._untold += changed
+        self._judged.set()
+        self._new_epoch()
+
+    async def _tell(self) -> None:
+        self._judged = trio.Event()
+        changed, self._untold = self._untold, []
+        await trio.to_thread.run_sync(self._tell_kernel, self._names_to_forget(changed), changed)
+
+    def _names_to_forget(self, changed: list[Node]) -> list[tuple[int, bytes]]:
+        """Every name that may stand for something else now: of what is judged differently, of what has several names,
+        each with a place of its own, and all that was missing."""
+        names: list[tuple[int, bytes]] = [(node.parent.ino, node.name) for node in changed if node.parent is not None]
+        for node in self._operations.nodes:
+            if node.others and node.parent is not None:
+                names += [(parent.ino, name) for parent, name in ((node.parent, node.name), *node.others)]
+            if node.watched is not None:
+                names += [(node.ino, name) for name in node.watched.forget_missing()]
+        return names
+
+    def _tell_kernel(self, names: list[tuple[int, bytes]], changed: list[Node]) -> None:
+        """In a thread: each of these may wait for a request in flight."""
+        if not self._new_epoch():
+            for parent, name in names:
+                _unless_unknown(partial(pyfuse3.invalidate_entry, InodeT(parent), pyfuse3.FileNameT(name)))
+        for node in changed:
+            _unless_unknown(partial(pyfuse3.invalidate_inode, InodeT(node.ino)))
+
+    def _new_epoch(self) -> bool:
+        if self._device is None:
+            return False
+        try:
+            os.write(self._device, _INC_EPOCH)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            # A kernel before 6.16 does not know the message.
+            self._device = None
+            return False
+        return True
+
+
+def _unless_unknown(invalidate: Callable[[], None]) -> None:
+    try:
+        invalidate()
+    except OSError as error:
+        # ENOENT: the kernel did not have it. ENOTCONN, EBADF: the mount is ending, and with it every answer.
+        if error.errno not in (errno.ENOENT, errno.ENOTCONN, errno.EBADF, errno.ENOTDIR):
+            raise

@@ -1,0 +1,534 @@
+"""What the kernel may keep, and for how long: as long as it is true (DESIGN 7).
+
+Theory. The kernel answers by itself, at native speed, for names, attributes and pages it was given for a long life. So
+the daemon watches what it has handed out: one inotify watch for each source directory it has looked into, made before
+the look. An event names a directory and an entry, never what happened to it that matters: what is there now is compared
+with what the kernel was last told, and only a difference is invalidated. That is how the session's own changes, which
+raise events like any other, come to invalidate nothing.
+
+What is compared is the object behind a name (`Watched.known`) and its change time (`Node.stamp`): every change of
+content or attributes moves ctime, which nothing can set. Where ctime may not tell two changes apart, because the last
+one was a moment ago (`RACY_NS`), attributes are given for a second only.
+
+Not all can be watched. A file with several names changes without an event in the directory it was seen in; a file
+system on another machine changes without any event; the watches of a user are limited. There the life is a second, as
+with most network file systems, and the log says so. So a stale answer is bounded everywhere, and where it is longer than
+an event takes, it is known.
+
+Invalidating blocks while a request on the same directory is in flight, and that request may be waiting for this very
+process. So it is done in a thread, never in a handler (pyfuse3, `invalidate_entry`). Pages are invalidated only where
+size and time are as they were: with another size or time the kernel drops them by itself (FUSE_AUTO_INVAL_DATA).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import inotify_simple
+import pyfuse3
+import trio
+from inotify_simple import flags as events
+from pyfuse3 import InodeT
+
+from policyfs.fuse.nodes import Node, Nodes
+from policyfs.policy.paths import Name, ViewPath
+from policyfs.source.root import Root
+from policyfs.view.attributes import Attributes, Identity
+from policyfs.view.location import Location
+from policyfs.view.view import View
+
+log = logging.getLogger("policyfs.mount")
+
+LONG = 86400.0
+"""Seconds that something watched may be kept: until it changes, in effect. A day, so that even a lost event ends."""
+LONG_FILE = 60.0
+"""Seconds that a file's attributes may be kept although it is watched: it may have been given a second name in a directory
+that nothing here ever looked into, and no event tells of a write by that name. One request a minute for a file in use."""
+SHORT = 1.0
+"""Seconds for what nothing watches: what most network file systems take."""
+RACY_NS = 20_000_000
+"""How young a change is, in nanoseconds, while another may bear the same ctime: the kernel's clock tick is at most 10 ms
+(CONFIG_HZ=100), and this is two of them."""
+MOST_MISSING = 4096
+"""Names kept as missing in one directory. Beyond it a missing name, like a hidden one, is not cached at all."""
+MOST_UNSHOWN = 256
+"""Names that are missing to the kernel although something is there. Beyond it the first of them are asked for anew."""
+_GATHER = 0.004
+"""Seconds for which events gather before they are looked at: a burst on one name is then one look."""
+
+# Plain numbers: an operation on an enumeration's member costs as much as a system call.
+_NAMES_COME = int(events.CREATE | events.MOVED_TO)
+_NAMES_CHANGE = int(_NAMES_COME | events.DELETE | events.MOVED_FROM)
+# CLOSE_WRITE: what is written through a mapping raises no event until it is closed (inotify(7)).
+_EVENTS = int(
+    _NAMES_CHANGE
+    | events.MODIFY
+    | events.CLOSE_WRITE
+    | events.ATTRIB
+    | events.MOVE_SELF
+    | events.ONLYDIR
+    | events.EXCL_UNLINK
+)
+_MOVED = int(events.MOVE_SELF)
+_OVERFLOW = int(events.Q_OVERFLOW)
+_IGNORED = int(events.IGNORED)
+
+_SILENT_FILE_SYSTEMS = {
+    0x6969: "NFS",
+    0x517B: "SMB",
+    0xFF534D42: "CIFS",
+    0xFE534D42: "SMB2",
+    0x65735546: "FUSE",
+    0x01021997: "9P",
+    0x00C36400: "Ceph",
+    0x5346414F: "AFS",
+    0x01161970: "GFS2",
+    0x7461636F: "OCFS2",
+    0x0BD00BD0: "Lustre",
+}
+"""f_type of statfs(2) of file systems that others can change without an event here."""
+
+
+class Watched:
+    """A directory under watch: what the kernel was told of its names (a node, or None for a name that is missing or
+    hidden), and its listing where that is still true."""
+
+    __slots__ = ("descriptor", "displaced", "known", "location", "location_epoch", "missing", "names", "node")
+
+    def __init__(self, node: Node, descriptor: int, displaced: list[Node]) -> None:
+        self.node = node
+        self.descriptor = descriptor
+        self.displaced = displaced
+        """Directories in whose place something else was found, for the events that will tell of it."""
+        self.known: dict[bytes, Node | None] = {}
+        self.missing = 0
+        self.names: list[Name] | None = None
+        self.location: Location | None = None
+        """Where the directory is, as of `location_epoch` (`Nodes.location`)."""
+        self.location_epoch = -1
+
+    def tell(self, name: bytes, node: Node) -> None:
+        """Note that the kernel has this node under this name."""
+        before = self.known.get(name, node)
+        if before is not node:
+            if before is None:
+                self.missing -= 1
+            elif before.watched is not None:
+                self.displaced.append(before)
+        self.known[name] = node
+
+    def tell_missing(self, name: bytes) -> bool:
+        """Note that the kernel has this name as missing; False where there is no room to note it."""
+        if name not in self.known or self.known[name] is not None:
+            if self.missing >= MOST_MISSING:
+                return False
+            self.missing += 1
+            self.known[name] = None
+        return True
+
+    def forget_missing(self) -> list[bytes]:
+        """Forget, and give, the names that the kernel has as missing."""
+        missing = [name for name, node in self.known.items() if node is None]
+        for name in missing:
+            del self.known[name]
+        self.missing = 0
+        return missing
+
+    def drop(self, name: bytes) -> None:
+        """The kernel has nothing under this name any more."""
+        if name in self.known and self.known.pop(name) is None:
+            self.missing -= 1
+
+
+Invalidation = Callable[[], None]
+
+
+class Watch:
+    """The watches of one mount."""
+
+    def __init__(self, view: View, nodes: Nodes) -> None:
+        self._view = view
+        self._nodes = nodes
+        self._by_descriptor: dict[int, Watched] = {}
+        self._inotify: inotify_simple.INotify | None = None
+        self.invalidations = 0
+        """How often the kernel was told to forget something, for `status` and the tests."""
+        self._unshown: dict[tuple[Watched, bytes], None] = {}
+        self._unshown_any = trio.Event()
+        self._displaced: list[Node] = []
+        self._doubted: list[Node] = []
+        self._doubting = trio.Event()
+        try:
+            silent = _SILENT_FILE_SYSTEMS.get(view.root.file_system_type())
+        except OSError:
+            silent = "a file system that does not tell its type"
+        if silent is not None:
+            log.info("the source is on %s, whose changes raise no events here: names are kept for one second", silent)
+            return
+        try:
+            self._inotify = inotify_simple.INotify(nonblocking=True)
+        except OSError as error:
+            log.info("no inotify (%s): names are kept for one second", error.strerror)
+
+    def __len__(self) -> int:
+        return len(self._by_descriptor)
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        if self._inotify is not None:
+            self._inotify.close()
+            self._inotify = None
+        self._by_descriptor.clear()
+
+    # -- what handlers ask ----------------------------------------------------------------------------------------------
+
+    def look_into(self, node: Node) -> Watched | None:
+        """Watch a directory, before it is looked into; None where it cannot be watched."""
+        if node.watched is not None or self._inotify is None or node.unwatchable:
+            return node.watched
+        if node.gone:
+            # Where it was there may be another by now, of its inode number: that one's watch is not to be this one's.
+            return None
+        try:
+            reached = self._view.root.reach_directory(self._nodes.path(node))
+        except OSError:
+            return None
+        try:
+            if self._view.root.identity(reached) != node.identity:
+                return None
+            descriptor = Root.watch(reached, self._add)
+        except OSError as error:
+            node.unwatchable = True
+            if error.errno == errno.ENOSPC:
+                self._full()
+            return None
+        finally:
+            self._view.root.let_go(reached)
+        node.watched = self._by_descriptor[descriptor] = Watched(node, descriptor, self._displaced)
+        return node.watched
+
+    def tell_apart(self, identity: Identity, path: ViewPath) -> None:
+        """Before the kernel is told of a directory: a known one of this inode number may have been removed, the event still
+        to come, and this be another. A watch of the same directory is the same watch (inotify_add_watch(2))."""
+        for node in self._nodes.of(identity):
+            if node.watched is None or self._inotify is None:
+                continue
+            try:
+                reached = self._view.root.reach_directory(path)
+            except OSError:
+                return
+            try:
+                descriptor = Root.watch(reached, self._add)
+                if descriptor not in self._by_descriptor:
+                    self._inotify.rm_watch(descriptor)
+                if descriptor != node.watched.descriptor and self._view.root.identity(reached) == identity:
+                    self._nodes.ended(node)
+            except OSError:
+                # No more watches, or it is gone again.
+                return
+            finally:
+                self._view.root.let_go(reached)
+
+    def _add(self, path: bytes) -> int:
+        assert self._inotify is not None
+        descriptor: int = self._inotify.add_watch(path, _EVENTS)
+        return descriptor
+
+    _said_full = False
+
+    def _full(self) -> None:
+        if not self._said_full:
+            self._said_full = True
+            log.info(
+                "no more watches (%d taken): what is looked into from now on is kept for one second; "
+                "raise fs.inotify.max_user_watches with sysctl",
+                len(self._by_descriptor),
+            )
+
+    def forget(self, node: Node) -> None:
+        """A node is let go: its names are no longer the kernel's, and a directory is no longer watched."""
+        if node.parent is not None:
+            for parent, name in ((node.parent, node.name), *(node.others or ())):
+                watched = parent.watched
+                if watched is not None and watched.known.get(name) is node:
+                    watched.drop(name)
+        watched = node.watched
+        if watched is not None:
+            node.watched = None
+            if self._by_descriptor.get(watched.descriptor) is watched:
+                del self._by_descriptor[watched.descriptor]
+                try:
+                    assert self._inotify is not None
+                    self._inotify.rm_watch(watched.descriptor)
+                except OSError:
+                    pass  # The directory is gone, and its watch went with it.
+
+    # -- what happens outside -------------------------------------------------------------------------------------------
+
+    def doubt(self, node: Node) -> None:
+        """A file that somebody has open was changed by another, and its size and time may be as they were: have the
+        kernel drop its pages."""
+        self._doubted.append(node)
+        self._doubting.set()
+
+    def unshown(self, watched: Watched, name: bytes) -> None:
+        """Note that a name was told as missing since what is there is not shown. It is kept as long as any that is missing,
+        or its life would tell of it; but it may come to be shown by what happens elsewhere: on the way of a link, or with
+        the other names of a credential."""
+        self._unshown[watched, name] = None
+        self._unshown_any.set()
+
+    async def look_at_unshown(self) -> None:
+        """Look now and then whether what was not shown is to be shown by now. Runs until cancelled."""
+        while True:
+            await self._unshown_any.wait()
+            await trio.sleep(SHORT)
+            found: list[Invalidation] = []
+            for watched, name in list(self._unshown):
+                if name not in watched.known or watched.known[name] is not None or watched.node.watched is not watched:
+                    del self._unshown[watched, name]
+                elif len(self._unshown) > MOST_UNSHOWN or self._is_shown(watched, name):
+                    del self._unshown[watched, name]
+                    self._forget_name(watched, Name(name), found)
+            if not self._unshown:
+                self._unshown_any = trio.Event()
+            if found:
+                self.invalidations += len(found)
+                await trio.to_thread.run_sync(_do_all, found)
+
+    def _is_shown(self, watched: Watched, name: bytes) -> bool:
+        try:
+            self._view.attributes(self._view.child(self._nodes.location(watched.node), Name(name)))
+        except OSError:
+            return False
+        return True
+
+    async def drop_doubted(self) -> None:
+        """Have the kernel drop the pages that are in doubt, as soon as they are. Runs until cancelled."""
+        while True:
+            await self._doubting.wait()
+            self._doubting = trio.Event()
+            doubted, self._doubted = self._doubted, []
+            self.invalidations += len(doubted)
+            drop: list[Invalidation] = [partial(pyfuse3.invalidate_inode, InodeT(node.ino)) for node in doubted]
+            await trio.to_thread.run_sync(_do_all, drop)
+
+    async def run(self) -> None:
+        """Follow the source until cancelled."""
+        if self._inotify is None:
+            return
+        while True:
+            await trio.lowlevel.wait_readable(self._inotify.fileno())
+            await trio.sleep(_GATHER)
+            invalidations = self._noticed(self._inotify.read(timeout=0))
+            if invalidations:
+                self.invalidations += len(invalidations)
+                await trio.to_thread.run_sync(_do_all, invalidations)
+
+    def _noticed(self, happened: Iterable[inotify_simple.Event]) -> list[Invalidation]:
+        """What the kernel must forget after these events."""
+        touched: dict[tuple[int, bytes], int] = {}
+        directories: dict[int, None] = {}
+        moved: dict[Node, None] = {}
+        found: list[Invalidation] = []
+        for event in happened:
+            if event.mask & _OVERFLOW:
+                log.info("the source changed faster than its events could be read: everything is looked at again")
+                return self._everything()
+            watched = self._by_descriptor.get(event.wd)
+            if watched is None:
+                continue
+            if event.mask & _IGNORED:
+                self._lost(watched, found)
+                continue
+            if event.mask & _MOVED:
+                if watched.node.moves:
+                    watched.node.moves -= 1
+                else:
+                    moved[watched.node] = None
+                continue
+            directories[event.wd] = None
+            if event.mask & _NAMES_CHANGE:
+                watched.names = None
+            if event.name:
+                key = event.wd, os.fsencode(event.name)
+                touched[key] = touched.get(key, 0) | event.mask
+        for (descriptor, name), mask in touched.items():
+            watched = self._by_descriptor.get(descriptor)
+            if watched is None:
+                continue
+            if name in watched.known:
+                self._look_at_name(watched, Name(name), found)
+            elif mask & _NAMES_COME:
+                self._look_at_new_name(watched, Name(name), found)
+        # After the names that led there: with those the kernel drops the most of what is below.
+        moved.update(dict.fromkeys(self._displaced))
+        self._displaced.clear()
+        for node in moved:
+            self._look_where_it_is(node, found)
+        for descriptor in directories:
+            watched = self._by_descriptor.get(descriptor)
+            if watched is not None:
+                self._look_at_object(watched.node, found)
+        return found
+
+    def _look_at_name(self, watched: Watched, name: Name, found: list[Invalidation]) -> None:
+        node = watched.known[name]
+        location = self._view.child(self._nodes.location(watched.node), name)
+        try:
+            attributes = self._view.attributes(location)
+        except OSError:
+            if node is not None:
+                self._displace(watched, name, node, found)
+            return
+        if node is None or node.identity != attributes.identity or node.level is not location.place.level:
+            self._displace(watched, name, node, found)
+        else:
+            self._compare(node, attributes, found)
+
+    def _displace(self, watched: Watched, name: Name, node: Node | None, found: list[Invalidation]) -> None:
+        self._forget_name(watched, name, found)
+        if node is None:
+            return
+        if node.watched is not None:
+            self._displaced.append(node)
+        else:
+            # Who has it open learns from its links that it was removed.
+            self._compare(node, None, found)
+
+    def _look_at_new_name(self, watched: Watched, name: Name, found: list[Invalidation]) -> None:
+        """A name that the kernel does not know may be another one of a file that it does know: a hard link, of which its
+        first directory is told nothing."""
+        try:
+            attributes = self._view.attributes(self._view.child(self._nodes.location(watched.node), name))
+        except OSError:
+            return
+        if attributes.links > 1 and not attributes.is_directory:
+            for node in self._nodes.of(attributes.identity):
+                self._compare(node, attributes, found)
+
+    def _forget_name(self, watched: Watched, name: Name, found: list[Invalidation]) -> None:
+        watched.drop(name)
+        parent = watched.node.ino
+
+        def forget_name() -> None:
+            pyfuse3.invalidate_entry(InodeT(parent), pyfuse3.FileNameT(name))
+
+        found.append(forget_name)
+
+    def _look_at_object(self, node: Node, found: list[Invalidation]) -> None:
+        """A directory itself: its times move with its entries."""
+        if node.stamp == 0:
+            return
+        try:
+            attributes = self._view.attributes(self._nodes.location(node), node.identity)
+        except OSError:
+            node.entry = None
+            return
+        self._compare(node, attributes, found)
+
+    def _look_where_it_is(self, node: Node, found: list[Invalidation]) -> None:
+        """A directory was moved by another, or removed while somebody had it open. What was asked in it since was answered
+        by its old path, even where it has been found anew or is back. Where it is not, nothing more is to be asked by it."""
+        if self._nodes.get(node.ino) is not node:
+            return
+        self._forget_below(node, found)
+        try:
+            self._view.attributes(self._nodes.location(node), node.identity)
+        except OSError:
+            self._nodes.astray.add(node)
+
+    def _forget_below(self, node: Node, found: list[Invalidation]) -> None:
+        """Forget what was told of names in a directory and below it."""
+        waiting = [node]
+        while waiting:
+            watched = waiting.pop().watched
+            if watched is not None:
+                watched.names = None
+                for name, child in list(watched.known.items()):
+                    if child is not None and child.parent is watched.node and child.watched is not None:
+                        waiting.append(child)
+                    self._forget_name(watched, Name(name), found)
+
+    @staticmethod
+    def _compare(node: Node, attributes: Attributes | None, found: list[Invalidation]) -> None:
+        """Let the kernel forget what it was told of a node, if that is not what is there now (None: not known)."""
+        if node.stamp == 0 or (attributes is not None and node.stamp == attributes.change_ns):
+            return
+        entry = node.entry
+        if attributes is not None and attributes.is_directory:
+            attributes_only = True
+        else:
+            # Another size or time is how the kernel knows that a file's pages are true no more. Both can be put back.
+            attributes_only = (
+                entry is not None
+                and attributes is not None
+                and (entry.st_size, entry.st_mtime_ns) != (attributes.size, attributes.modify_ns)
+            )
+        node.entry = None
+        node.stamp = 0
+        node.pages_doubted = True
+        ino = node.ino
+
+        def forget_attributes() -> None:
+            pyfuse3.invalidate_inode(InodeT(ino), attr_only=attributes_only)
+
+        found.append(forget_attributes)
+
+    def _lost(self, watched: Watched, found: list[Invalidation]) -> None:
+        """The kernel took a watch away: its directory is gone, or its file system was unmounted. Another directory may
+        have its inode number already: it is not to be taken for this one, nor this one's names for its."""
+        for name in list(watched.known):
+            self._forget_name(watched, Name(name), found)
+        del self._by_descriptor[watched.descriptor]
+        node = watched.node
+        if node.watched is not watched:
+            return
+        node.watched = None
+        self._nodes.ended(node)
+        above = None if node.parent is None else node.parent.watched
+        if above is not None and above.known.get(node.name) is node:
+            # Where the other has its name too, that name shows no difference.
+            self._forget_name(above, node.name, found)
+
+    def _everything(self) -> list[Invalidation]:
+        """Forget all that was told: every name and every attribute."""
+        found: list[Invalidation] = []
+        for watched in list(self._by_descriptor.values()):
+            watched.names = None
+            for name in list(watched.known):
+                self._forget_name(watched, Name(name), found)
+            watched.node.moves = 0
+            self._look_where_it_is(watched.node, found)
+        for node in self._nodes:
+            self._compare(node, None, found)
+        return found
+
+
+def life(watched: Watched | None, attributes: Attributes) -> float:
+    """Seconds that attributes may be kept: a file's own directory is watched, it has no other name, and its last change
+    is old enough to be told from the next."""
+    if watched is None or attributes.links != 1 or time.time_ns() - attributes.change_ns < RACY_NS:
+        return SHORT
+    return LONG if attributes.is_directory else LONG_FILE
+
+
+def this_minute() -> int:
+    """Which minute it is, by a clock that nobody sets: attributes of files are kept for one (`LONG_FILE`)."""
+    return int(time.monotonic() // LONG_FILE)
+
+
+def _do_all(invalidations: list[Invalidation]) -> None:
+    """In a thread: each may block until a request in flight is answered."""
+    for invalidate in invalidations:
+        try:
+            invalidate()
+        except OSError as error:
+            # ENOENT: the kernel did not have it. ENOTCONN, EBADF: the mount is ending.
+            if error.errno not in (errno.ENOENT, errno.ENOTCONN, errno.EBADF, errno.ENOTDIR):
+                log.warning("the kernel did not take an invalidation: %s", error)

@@ -1,0 +1,298 @@
+"""Options and files to a policy: the one way in for every command, the daemon and the Python API."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from policyfs.host import mounts, places
+from policyfs.host.errors import Exit, UserFault
+from policyfs.policy.levels import Level
+from policyfs.policy.paths import ROOT, HostPath, PathFault, ViewPath, below, display, for_shell
+from policyfs.policy.policy import Policy, Surroundings, homes_of, host_places
+from policyfs.policy.roots import Roots, split_roots
+from policyfs.policy.session import Session, SessionFaults, denial_option, level_option, loads, loads_floors
+from policyfs.policy.tree import ConflictingRules
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyOptions:
+    """What a command line says of a policy, as written. Plain texts, so that it can be handed to another process."""
+
+    session_file: str | None = None
+    grants: tuple[str, ...] = ()
+    floors: tuple[str, ...] = ()
+    floors_files: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    read_roots: tuple[str, ...] = ()
+    write_roots: tuple[str, ...] = ()
+    preset: str | None = None
+    own_files: tuple[str, ...] = ()
+    """Files of policyfs's own that lie where a person says, by absolute names: what they hold is no session's to see."""
+
+    def absolute(self) -> PolicyOptions:
+        """The same with file names that hold wherever the process works. What is in them stays as written, `..` too:
+        behind a link it is not what its text says, and every link on the way is to be protected."""
+        return dataclasses.replace(
+            self,
+            session_file=None if self.session_file is None else _from_here(self.session_file),
+            floors_files=tuple(_from_here(text) for text in self.floors_files),
+        )
+
+
+def _from_here(name: str) -> str:
+    # An empty name stays one: joined, it would be the directory.
+    return name if not name or name.startswith("/") else os.path.join(os.fsdecode(places.working_directory()), name)
+
+
+NO_GRANT = (
+    "no grant: this view would open nothing; add a session file with -s, or a grant such as "
+    '-g /=ro -g /Notes=stage (PATH=LEVEL, "/" is SOURCE; levels: none ro stage commit)'
+)
+
+HOME_PRESET = Session(read_roots=("~",), write_roots=("~/Downloads", "~/Documents/Lam Agent"))
+"""lam-file-access.txt, "Path model": the home readable minus the denylist, two directories of it writable."""
+
+
+def session_of(options: PolicyOptions) -> Session:
+    """The session that the options describe. Raises `UserFault` with every fault found."""
+    faults: list[str] = []
+    session = HOME_PRESET if options.preset == "home" else Session()
+    if options.session_file is not None:
+        try:
+            loaded = loads(_text_of(options.session_file), _shown(options.session_file))
+            session = dataclasses.replace(
+                loaded,
+                read_roots=session.read_roots + loaded.read_roots,
+                write_roots=session.write_roots + loaded.write_roots,
+            )
+        except SessionFaults as error:
+            faults += _lines(error)
+        except UserFault as fault:
+            faults += fault.messages
+    grants = _levels(options.grants, "--grant", faults)
+    floors = _levels(options.floors, "--floor", faults)
+    for rule in options.deny:
+        try:
+            denial_option(rule, "--deny")
+        except SessionFaults as error:
+            faults += _lines(error)
+    if faults:
+        raise UserFault(Exit.POLICY, *faults)
+    read, write = _option_roots(options)
+    return session.with_options(grants, floors, options.deny, _texts(read), _texts(write))
+
+
+def root_notes(options: PolicyOptions) -> list[str]:
+    """What a person should know of the roots that options give: each entry that is none. The others hold, as
+    lam-file-access.txt has it for a text of roots (docs/decisions/0003-roots.md)."""
+    return [
+        f"{option}: {bad}; the other roots hold"
+        for option, roots in zip(("--read-root", "--write-root"), _option_roots(options), strict=True)
+        for bad in roots.reported
+    ]
+
+
+def _option_roots(options: PolicyOptions) -> tuple[Roots, Roots]:
+    """The read and the write roots of options, each of which is a text of roots."""
+    home = places.home()
+    return split_roots("\n".join(options.read_roots), home), split_roots("\n".join(options.write_roots), home)
+
+
+def _texts(roots: Roots) -> tuple[str, ...]:
+    return tuple(root.decode("utf-8", "surrogateescape") for root in roots.roots)
+
+
+def policy_for(source: HostPath, options: PolicyOptions, *, fold_case: bool = False, mount: int | None = None) -> Policy:
+    """The policy of the view of `source` (a real path), opened in the mount of that number if it was. Raises `UserFault`
+    with every fault found."""
+    options = options.absolute()
+    faults: list[str] = []
+    session = Session()
+    try:
+        session = session_of(options)
+    except UserFault as fault:
+        faults += fault.messages
+    table = mounts.mounts()
+    return _policy(
+        source,
+        session,
+        options,
+        faults,
+        fold_case=fold_case,
+        elsewhere=mounts.elsewhere(source, table),
+        tops=mounts.tops(source, mount, table),
+    )
+
+
+def machine_policy(options: PolicyOptions) -> Policy:
+    """What the denylist, the floors and policyfs's own places leave of the whole machine when everything is granted: the
+    judgement of a place that a session is shown beside its view. It is of paths as they are asked about: who asks asks for
+    every path that a mount gives a place. Raises `UserFault`."""
+    options = options.absolute()
+    deny = session_of(options).deny
+    # A path of the view means nothing outside it; places of the home and names do.
+    deny = dataclasses.replace(deny, paths=tuple(path for path in deny.paths if not path.startswith("/")))
+    return _policy(HostPath(b"/"), Session(grants={ROOT: Level.COMMIT}, deny=deny), options, [])
+
+
+def _policy(
+    source: HostPath,
+    session: Session,
+    options: PolicyOptions,
+    faults: list[str],
+    *,
+    fold_case: bool = False,
+    elsewhere: tuple[tuple[ViewPath, HostPath], ...] = (),
+    tops: tuple[HostPath, ...] = (),
+) -> Policy:
+    """The policy of a session's view of `source`, once the floors are read; `faults` are those found until now."""
+    home = places.home()
+    homes = homes_of(home, places.real(home))
+    other_homes = _other_homes((source, *session.links_outside), homes)
+    files = list(options.floors_files)
+    if places.is_there(places.ADMIN_FLOORS):
+        files.append(os.fsdecode(places.ADMIN_FLOORS))
+    floors: dict[str, dict[HostPath, Level]] = {}
+    for name in files:
+        try:
+            floors[name] = loads_floors(_text_of(name), _shown(name), home)
+        except SessionFaults as error:
+            faults += _lines(error)
+        except UserFault as fault:
+            faults += fault.messages
+    if faults:
+        raise UserFault(Exit.POLICY, *faults)
+    if options.session_file is not None:
+        files.append(options.session_file)
+    own = places.own_places()
+    views = [mount.point for mount in mounts.mounts() if mount.type == mounts.FILE_SYSTEM_TYPE]
+    # These come with the links that lead to them: a directory behind one is not to be hidden whole.
+    named = [place for file in (*files, *options.own_files) for place in places.on_the_way(file)]
+    spoken_of = (
+        {*own}
+        | host_places(session, homes, other_homes)
+        | {place for source_floors in floors.values() for place in source_floors}
+    )
+    surroundings = Surroundings(
+        source=source,
+        homes=homes,
+        other_homes=other_homes,
+        # To ask a view where its links lead is to ask a daemon, at a reload the very one that asks.
+        real=places.real_of(place for place in spoken_of if not any(below(place, view) is not None for view in views)),
+        floors=floors,
+        elsewhere=elsewhere,
+        protected=(*own, *named),
+        tops=tops,
+        unwalked=places.unwalked_places(),
+    )
+    try:
+        return Policy(session, surroundings, fold_case=fold_case)
+    except SessionFaults as error:
+        raise UserFault(Exit.POLICY, *_lines(error)) from None
+    except ConflictingRules as error:
+        raise UserFault(Exit.POLICY, f"two rules for one path: {error}; keep one") from None
+
+
+def _other_homes(shown: Sequence[HostPath], homes: Sequence[HostPath]) -> tuple[HostPath, ...]:
+    """The homes beside the user's that a view may show something of, by the password database: under the names it has, and
+    by their real paths, but where that is to ask a server that may not answer."""
+    table = mounts.mounts()
+    named = places.account_homes()
+    real = {places.real(home) for home in named if mounts.is_local(home, table)}
+    near = {
+        home
+        for home in named | real
+        if any(below(home, place) is not None or below(place, home) is not None for place in shown)
+    }
+    return tuple(sorted(near.difference(homes)))
+
+
+def source_of(text: str) -> HostPath:
+    """SOURCE as a command line names it, as its real path. Raises `UserFault`."""
+    try:
+        named = places.absolute(text)
+    except PathFault as fault:
+        raise UserFault(Exit.PLACE, f"SOURCE: {fault}; name a directory") from None
+    shown = display(named)
+    try:
+        mode = os.stat(named).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserFault(Exit.PLACE, f"SOURCE {shown} does not exist; name a directory that does") from None
+    except OSError as error:
+        if error.errno == errno.ENOTCONN:
+            reason = f"is a mount whose daemon is gone; clean up with `policyfs umount {for_shell(named)}`"
+        else:
+            reason = f"cannot be reached: {error.strerror}; name a directory of yours"
+        raise UserFault(Exit.PLACE, f"SOURCE {shown} {reason}") from None
+    if not stat.S_ISDIR(mode):
+        raise UserFault(Exit.PLACE, f"SOURCE {shown} is a file; name a directory, and grant the file in it with -g")
+    if not os.access(named, os.R_OK | os.X_OK):
+        advice = f"see its permissions with `ls -ld {for_shell(named)}`"
+        raise UserFault(Exit.PLACE, f"SOURCE {shown} cannot be read by you; {advice}")
+    return places.real(named)
+
+
+_MOST_BYTES = 16 << 20
+"""Longest session or floors file, in bytes: half a million rules."""
+
+
+def _text_of(name: str) -> str:
+    """The text of a session or floors file. Who asks may be a command or the daemon, now or at a reload, and all must read
+    the same: so it is a regular file, and no name of /proc, which leads each process somewhere else (`/dev/stdin`)."""
+    shown = _shown(name) or "``"
+    reason = None
+    try:
+        if any(below(place, proc) is not None for proc in _proc_mounts() for place in places.on_the_way(name)):
+            reason = "leads through /proc, and so each process to another file"
+        else:
+            with open(name, "rb", opener=_never_waiting) as file:
+                regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+                content = file.read(_MOST_BYTES + 1) if regular else b""
+            if not regular:
+                reason = "is no regular file, and could not be read again at a reload"
+            elif len(content) > _MOST_BYTES:
+                reason = f"has more than {_MOST_BYTES >> 20} MiB, which no session file needs"
+            else:
+                return content.decode("utf-8")
+    except OSError as error:
+        raise UserFault(Exit.POLICY, f"{shown} cannot be read: {error.strerror}; name a readable file") from None
+    except UnicodeDecodeError as error:
+        raise UserFault(Exit.POLICY, f"{shown} is not UTF-8 (byte {error.start}); TOML is written in UTF-8") from None
+    except ValueError:
+        raise UserFault(Exit.POLICY, "a file name with a NUL in it; name a readable file") from None
+    raise UserFault(Exit.POLICY, f"{shown} {reason}; write the rules to a file and name that")
+
+
+def _never_waiting(name: str, flags: int) -> int:
+    """How a file is opened that may be a FIFO or a terminal: neither is waited for nor taken."""
+    return os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+def _proc_mounts() -> list[HostPath]:
+    return [mount.point for mount in mounts.mounts() if mount.type == "proc"]
+
+
+def _levels(texts: tuple[str, ...], option: str, faults: list[str]) -> dict[ViewPath, Level]:
+    levels: dict[ViewPath, Level] = {}
+    for text in texts:
+        try:
+            path, level = level_option(text, option)
+        except SessionFaults as error:
+            faults += _lines(error)
+            continue
+        if levels.setdefault(path, level) is not level:
+            faults.append(f"{option}: gives {display(path)} two levels; keep one")
+    return levels
+
+
+def _shown(name: str) -> str:
+    return display(os.fsencode(name))
+
+
+def _lines(error: SessionFaults) -> list[str]:
+    return [f"{error.where}: {fault}" for fault in error.faults]

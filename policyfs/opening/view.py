@@ -1,0 +1,64 @@
+"""A view of SOURCE in this very process, for who asks it without a mount: commands, the Python API, the tools."""
+
+from __future__ import annotations
+
+import os
+
+from policyfs.host.errors import Exit, UserFault
+from policyfs.opening.load import NO_GRANT, PolicyOptions, policy_for
+from policyfs.policy.paths import HostPath, display
+from policyfs.policy.policy import Policy
+from policyfs.source.root import NoOpenat2, Root
+from policyfs.view.view import View
+
+
+def open_view(source: HostPath, options: PolicyOptions, *, named: HostPath | None = None) -> View:
+    """The view of `source` (a real path) under the policy of these options; `named` is SOURCE as its owner calls it. Close
+    it when done. Raises `UserFault`."""
+    root = root_of(source)
+    try:
+        return View(root, open_policy(root, options), named=named)
+    except BaseException:
+        root.close()
+        raise
+
+
+def root_of(source: HostPath) -> Root:
+    """The door to SOURCE. Raises `UserFault` where there is none, or this machine cannot confine it."""
+    try:
+        return Root(source)
+    except NoOpenat2:
+        raise UserFault(
+            Exit.MACHINE,
+            "this kernel has no openat2(2), or something forbids it (Linux 5.6 or newer has it); policyfs cannot confine "
+            "itself to SOURCE without it and does not try",
+        ) from None
+    except OSError as error:
+        raise UserFault(
+            Exit.PLACE, f"SOURCE {display(source)}: {os.strerror(error.errno or 0)}; name a directory you can read"
+        ) from None
+
+
+_MOST_CLOSED = 3
+"""Grants that a message tells of."""
+
+
+def nothing_open(policy: Policy) -> UserFault:
+    """The fault of a policy under which no path is visible: each grant with the rule that closes it."""
+    closed = [f"{display(path)} is closed by `{rule}`" for path, rule in sorted(policy.closing_rules().items())]
+    told = ", ".join(closed[:_MOST_CLOSED]) + (f" and {len(closed) - _MOST_CLOSED} more" if closed[_MOST_CLOSED:] else "")
+    return UserFault(
+        Exit.POLICY,
+        f"this policy opens nothing of {display(policy.surroundings.source)}: "
+        + (f"{told}; take that rule away, or grant something else" if closed else "no grant is above none; add one with -g"),
+    )
+
+
+def open_policy(root: Root, options: PolicyOptions) -> Policy:
+    """The policy for a view on `root`: where the source takes two spellings for one name, rules ignore case too. Raises
+    `UserFault`, also for a policy that has no grant at all."""
+    policy = policy_for(root.source, options, fold_case=root.folds_case(), mount=root.mount_number())
+    session = policy.session
+    if not session.grants and not session.read_roots and not session.write_roots:
+        raise UserFault(Exit.POLICY, NO_GRANT)
+    return policy

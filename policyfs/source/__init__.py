@@ -1,0 +1,1 @@
+"""The only system calls by path: the confined root beneath which everything is reached, and open files."""
