@@ -32,7 +32,7 @@ from typing import Any
 from policyfs.audit.event import BEGINNING, FORMAT, MOST_LINE, Event, Item, Lines, hash_of
 from policyfs.host import places
 
-log = logging.getLogger("policyfs.journal")
+log = logging.getLogger("policyfs")
 
 Names = Mapping[int, str | None]
 """The names of processes, by their numbers."""

@@ -27,7 +27,7 @@ from policyfs.audit.event import Deed, Event, Item
 from policyfs.audit.journal_file import JournalFile, Names
 from policyfs.host.processes import command_of
 
-log = logging.getLogger("policyfs.mount")
+log = logging.getLogger("policyfs")
 
 GATHER = 0.2
 """Seconds for which entries gather before they are written, when none came for a while."""

@@ -41,7 +41,7 @@ from policyfs.policy.paths import HostPath, PathFault, ViewPath, display, from_t
 from policyfs.policy.refusals import Refusal
 from policyfs.view.links import Landing
 
-log = logging.getLogger("policyfs.mount")
+log = logging.getLogger("policyfs")
 
 MOST_BYTES = 1 << 16
 """Longest request, in bytes: a thousand paths to explain, and far from what a daemon would feel."""

@@ -36,7 +36,7 @@ from policyfs.policy.paths import HostPath, display
 from policyfs.view.credentials import HELD_SHARE
 from policyfs.view.view import View
 
-log = logging.getLogger("policyfs.mount")
+log = logging.getLogger("policyfs")
 
 _OPTIONS = frozenset({"fsname=policyfs", "subtype=policyfs", "nosuid", "nodev"})
 """No source in the mount table, no set-id program and no device behind the mount, nobody but its user in it: neither

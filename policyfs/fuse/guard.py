@@ -18,7 +18,7 @@ import pyfuse3
 
 from policyfs.view.refused import Refused
 
-log = logging.getLogger("policyfs.mount")
+log = logging.getLogger("policyfs")
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _NO_ROOM_ELSEWHERE = ("setxattr",)

@@ -21,7 +21,7 @@ from policyfs.policy.policy import Policy
 from policyfs.policy.session import SessionFaults
 from policyfs.policy.tree import ConflictingRules
 
-log = logging.getLogger("policyfs.mount")
+log = logging.getLogger("policyfs")
 
 
 LONGEST_WAIT = 1.0

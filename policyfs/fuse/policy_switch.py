@@ -36,7 +36,7 @@ from policyfs.fuse.handlers import Operations
 from policyfs.fuse.nodes import Node
 from policyfs.policy.policy import Policy
 
-log = logging.getLogger("policyfs.mount")
+log = logging.getLogger("policyfs")
 
 _INC_EPOCH = struct.pack("=IiQ", 16, 8, 0)
 """struct fuse_out_header of linux/fuse.h: 16 bytes long, FUSE_NOTIFY_INC_EPOCH (8) for an error, unique 0. libfuse has no

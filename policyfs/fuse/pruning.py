@@ -20,7 +20,7 @@ import trio
 
 from policyfs.fuse.nodes import Nodes
 
-log = logging.getLogger("policyfs.mount")
+log = logging.getLogger("policyfs")
 
 SOFT_LIMIT = 200_000
 """Nodes above which the oldest are asked to be forgotten: some 200 MB at the most that a node may take."""

@@ -42,7 +42,7 @@ from policyfs.view.attributes import Attributes, Identity
 from policyfs.view.location import Location
 from policyfs.view.view import View
 
-log = logging.getLogger("policyfs.mount")
+log = logging.getLogger("policyfs")
 
 LONG = 86400.0
 """Seconds that something watched may be kept: until it changes, in effect. A day, so that even a lost event ends."""

@@ -36,7 +36,7 @@ from policyfs.policy.paths import HostPath, Name, below, display, host_path
 from policyfs.source.root import Root
 from policyfs.view.attributes import Identity
 
-log = logging.getLogger("policyfs.view")
+log = logging.getLogger("policyfs")
 
 MOST_ENTRIES = 50_000
 """Entries of one denied place that are looked at. Credential directories hold dozens."""

@@ -126,7 +126,7 @@ def test_every_handler_is_defined(handler: str) -> None:
 @pytest.mark.parametrize("handler", [name for name in HANDLERS if name not in UNGUARDED])
 def test_a_fault_in_a_handler_is_a_logged_eio(handler: str, caplog: pytest.LogCaptureFixture) -> None:
     """Any exception becomes EIO with its traceback in the log: pyfuse3 would end the mount of everybody."""
-    with caplog.at_level(logging.ERROR, "policyfs.mount"):
+    with caplog.at_level(logging.ERROR, "policyfs"):
         assert answer(broken_operations(ZeroDivisionError("a fault of ours")), handler) == errno.EIO
     assert len(caplog.records) == 1
     assert handler in caplog.text
@@ -150,7 +150,7 @@ def test_an_error_of_the_source_keeps_its_number_but_enosys(handler: str, raised
 def test_a_fault_while_forgetting_does_not_end_the_mount(caplog: pytest.LogCaptureFixture) -> None:
     """forget has no reply: a fault in it is logged and that is all."""
     operations = broken_operations(ZeroDivisionError("a fault of ours"))
-    with caplog.at_level(logging.ERROR, "policyfs.mount"):
+    with caplog.at_level(logging.ERROR, "policyfs"):
         trio.run(operations.forget, [(pyfuse3.InodeT(2), 1)])
     assert "ZeroDivisionError: a fault of ours" in caplog.text
 

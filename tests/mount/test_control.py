@@ -71,7 +71,7 @@ def lively(tmp_path_factory: pytest.TempPathFactory, asking_socket: Path) -> Ite
     (source / "ro/dangling").symlink_to("nothing")
     os.symlink("f/", source / "ro/slash")
     (source / "ro/file-up").symlink_to("f/../f")
-    sabotage = asking_for(ask=str(asking_socket)) + "from policyfs.mount import control\ncontrol.PATIENCE = 0.25\n"
+    sabotage = asking_for(ask=str(asking_socket)) + "from policyfs.daemon import control\ncontrol.PATIENCE = 0.25\n"
     with live(source, session=SESSION, sabotage=sabotage, deadline=MODULE_DEADLINE) as lively:
         yield lively
 

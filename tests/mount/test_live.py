@@ -529,7 +529,7 @@ def test_a_grant_ends_while_the_machine_sleeps(source: Path, tmp_path: Path) -> 
     slept = tmp_path / "slept"
     slept.write_text("0")
     sabotage = (
-        f"from policyfs.mount import live\nnow = live.now\nlive.now = lambda: now() + float(open({str(slept)!r}).read())"
+        f"from policyfs.fuse import live\nnow = live.now\nlive.now = lambda: now() + float(open({str(slept)!r}).read())"
     )
     with live(source, "/=none", "/none=ro", sabotage=sabotage) as lively:
         lively.grant("/f", "ro", 3600)
