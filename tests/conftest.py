@@ -40,6 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     config.addinivalue_line("markers", "slow: takes a minute or more; runs with --slow")
+    config.addinivalue_line("markers", "soak: makes requests for half a minute; left out with -m 'not soak'")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -292,6 +292,53 @@ def test_every_class_of_exception_that_is_swallowed_is_named() -> None:
     assert found == []
 
 
+def stale_exceptions(file: str, tree: ast.Module) -> Iterator[str]:
+    """Every `raise` of something that may have been raised before. What is raised is a call or a class, which make a new
+    exception, or a local name of the function that raises."""
+
+    def within(node: ast.AST, local: set[str]) -> Iterator[str]:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            everything = list(ast.walk(node))
+            local = local | {argument.arg for argument in everything if isinstance(argument, ast.arg)}
+            local |= {name.id for name in everything if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)}
+            local |= {handler.name for handler in everything if isinstance(handler, ast.ExceptHandler) and handler.name}
+            local -= {name for each in everything if isinstance(each, ast.Global) for name in each.names}
+        if isinstance(node, ast.Raise) and node.exc is not None and not isinstance(node.exc, ast.Call):
+            name = ast.unparse(node.exc)
+            last = name.rpartition(".")[2]
+            is_class = last.isidentifier() and last[0].isupper() and not last.isupper()
+            if name not in local and not is_class:
+                yield f"{file}:{node.lineno}: raise {name}"
+        for inner in ast.iter_child_nodes(node):
+            yield from within(inner, local)
+
+    yield from within(tree, set())
+
+
+def test_no_exception_is_raised_twice() -> None:
+    """An exception keeps the frames of every time it was raised: one that is kept and raised again and again takes memory
+    without end."""
+    assert [fault for _, file, tree in MODULES for fault in stale_exceptions(file, tree)] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "_GONE = OSError(1)\ndef f():\n    raise _GONE",
+        "GONE = OSError(1)\ndef f():\n    raise GONE from None",
+        "gone = OSError(1)\ndef f():\n    raise gone",
+        "def f():\n    global gone\n    gone = OSError(1)\n    raise gone",
+        "from faults import gone\ndef f():\n    raise gone",
+        "def f(self):\n    raise self.gone",
+        "def f():\n    raise faults.gone",
+        "def f():\n    raise GONE['why']",
+    ],
+)
+def test_an_exception_that_is_kept_is_found(text: str) -> None:
+    """The walk above sees each of these."""
+    assert len(list(stale_exceptions("x.py", ast.parse(text)))) == 1
+
+
 def test_every_module_can_be_read_in_one_sitting() -> None:
     """DESIGN 2: modules stay small."""
     sizes = {file: len((PACKAGE / file).read_bytes().splitlines()) for _, file, _ in MODULES}

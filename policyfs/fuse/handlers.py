@@ -47,7 +47,6 @@ MOST_HANDLES = 4096
 _PAGE = 4096
 """Bytes of the smallest page that Linux has; larger ones begin and end at the end of one, too."""
 _CAPABILITY = b"security.capability"
-_NO_CAPABILITY = pyfuse3.FUSEError(errno.ENODATA)
 
 Result = TypeVar("Result")
 
@@ -621,7 +620,7 @@ class Operations(pyfuse3.Operations):
     async def getxattr(self, inode: InodeT, name: XAttrNameT, ctx: RequestContext) -> bytes:
         if name == _CAPABILITY:
             # The kernel asks this before every write. No view shows set-id programs' kin, so there is none.
-            raise _NO_CAPABILITY
+            raise pyfuse3.FUSEError(errno.ENODATA)
         if name == LEVEL_ATTRIBUTE:
             return self.on(self._node(inode), self.view.level_of)
         return self.on(self._node(inode), self.view.extended, name)
