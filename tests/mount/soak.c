@@ -2,9 +2,9 @@
 
      soak VIEW SOURCE ROUNDS
 
-   VIEW, of SOURCE, has `work` at stage, `read` at ro (with the files `file` and `other`, and the directory `many`), `hidden` at none.
-   A round leaves in `work` what it found there. What is to succeed must succeed, and what is to be refused must be
-   refused: anything else ends the program with 1 and a line that names it. */
+   VIEW shows SOURCE: `work` at stage; `read`, with the files `file` and `other` and the directory `many`, at ro; and
+   `hidden` at none. A round leaves in `work` what it found there. What is to succeed must succeed, and what is to be
+   refused must be refused: anything else ends the program with 1 and a line that names it. */
 
 #define _GNU_SOURCE
 #include <dirent.h>
