@@ -41,10 +41,31 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     config.addinivalue_line("markers", "slow: takes a minute or more; runs with --slow")
     config.addinivalue_line("markers", "soak: makes requests for half a minute; left out with -m 'not soak'")
+    config.addinivalue_line("markers", "mount: may mount a view (set by the directory)")
+    config.addinivalue_line("markers", "serial: measures time or looks at the whole machine, so nothing else runs beside it")
+
+
+LEVELS = (
+    "test_architecture", "policy", "test_conformance_data", "source", "view", "host", "opening", "audit", "agent",
+    "conformance", "fuse", "live", "mount", "daemon", "control", "doctor", "api", "sandbox", "cli", "docs", "adversary",
+)  # fmt: skip
+"""The directories and modules of tests from the lowest level up, so that the lowest broken one fails first."""
+
+WITHOUT_MOUNT = frozenset({"test_architecture", "policy", "test_conformance_data", "source", "view", "host", "opening"})
+"""The levels whose tests mount nothing: `scripts/test --fast` runs these."""
+
+
+def _level(item: pytest.Item) -> str:
+    return item.path.relative_to(Path(__file__).parent).parts[0].removesuffix(".py")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is slow unless it is asked for."""
+    """Order the tests by level, mark what may need a mount, and leave out what is slow unless it is asked for."""
+    order = {level: number for number, level in enumerate(LEVELS)}
+    items.sort(key=lambda item: order.get(_level(item), len(LEVELS)))
+    for item in items:
+        if _level(item) not in WITHOUT_MOUNT:
+            item.add_marker(pytest.mark.mount)
     if not config.getoption("--slow"):
         for item in items:
             if item.get_closest_marker("slow") is not None:

@@ -67,7 +67,7 @@ class _Commands(click.Group):
             # click's parser of options does not say whose command line it reads.
             if error.ctx is None and ctx.invoked_subcommand is not None:
                 command = self.get_command(ctx, ctx.invoked_subcommand)
-                assert command is not None
+                assert command is not None  # noqa: S101 - for the type checker
                 error.ctx = click.Context(command, parent=ctx, info_name=ctx.invoked_subcommand)
             raise
 

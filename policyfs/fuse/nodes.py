@@ -192,7 +192,7 @@ class Nodes:
         if above.parent is None:
             place = self._view.policy.root
         else:
-            assert above.place is not None
+            assert above.place is not None  # noqa: S101 - for the type checker
             place = above.place
         step = self._view.policy.child
         for below in reversed(chain):

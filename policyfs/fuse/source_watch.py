@@ -235,7 +235,7 @@ class Watch:
                 self._view.root.let_go(reached)
 
     def _add(self, path: bytes) -> int:
-        assert self._inotify is not None
+        assert self._inotify is not None  # noqa: S101 - for the type checker
         descriptor: int = self._inotify.add_watch(path, _EVENTS)
         return descriptor
 
@@ -263,7 +263,7 @@ class Watch:
             if self._by_descriptor.get(watched.descriptor) is watched:
                 del self._by_descriptor[watched.descriptor]
                 try:
-                    assert self._inotify is not None
+                    assert self._inotify is not None  # noqa: S101 - for the type checker
                     self._inotify.rm_watch(watched.descriptor)
                 except OSError:
                     pass  # The directory is gone, and its watch went with it.

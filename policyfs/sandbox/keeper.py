@@ -112,7 +112,7 @@ def _fork(work: Callable[[], bool]) -> int:
                 disregard_signals()
                 signal.pthread_sigmask(signal.SIG_SETMASK, masked)
                 status = 0 if work() else 1
-            except Exception:
+            except Exception:  # noqa: BLE001 - it is logged, and the process ends
                 traceback.print_exc()
             finally:
                 # Whatever happened: not on with the caller's code, of which this is a copy.

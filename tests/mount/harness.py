@@ -5,7 +5,8 @@
 
 What holds for every mount made here:
 
-- `policyfs mount` itself starts it, with a home of its own, and its return is the readiness: nothing sleeps.
+- `policyfs mount` itself starts it, with a home of its own, and its return is the readiness: nothing sleeps. The command
+  and the daemon are forked from a process that has imported them, unless a test asks for fresh interpreters.
 - A watchdog, a process of its own (a thread would wait for the interpreter's lock beside a test that hangs in a page
   fault), ends a mount that outlives its deadline or the test run: it aborts the FUSE connection, detaches the mount and
   kills the daemon by its own pidfd.
@@ -17,13 +18,17 @@ What holds for every mount made here:
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
+import functools
+import json
 import os
 import re
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -61,6 +66,7 @@ _ERRNO_NAMES = {**errno.errorcode, errno.EOPNOTSUPP: "EOPNOTSUPP"}
 """By the names that errno(3) leads with: Python has ENOTSUP for this one."""
 
 _WATCHDOG = Path(__file__).with_name("watchdog.py")
+_COMMAND_SERVER = Path(__file__).with_name("command_server.py")
 _COMPLAINT = re.compile(r" (WARNING|ERROR|CRITICAL) |^Traceback|^Exception|Warning:")
 _SERVING = re.compile(r"serving, process (\d+)$", re.MULTILINE)
 
@@ -426,11 +432,14 @@ def mounted(
     person: Person | None = None,
     deadline: float = DEADLINE,
     sabotage: str = "",
+    fresh: bool = False,
 ) -> Iterator[Mounted]:
     """A view of `source`, mounted by the real command at `point` (a new directory unless given).
 
     `grants` are `PATH=LEVEL`, `session` is the text of a session file, `options` further words of the command line.
     `sabotage` is Python text that the daemon runs before anything else: for faults that no source can be made to have.
+    `fresh` starts the command and the daemon in interpreters of their own, as a person does, where otherwise both are
+    forked from a process that has imported them: for tests of how a daemon starts, lives and ends.
     """
     require_fuse()
     with _directory() as directory:
@@ -450,7 +459,11 @@ def mounted(
         log = directory / "daemon.log"
         program = _sabotaged(sabotage) if sabotage else PROGRAM
         with _taken_away_on_failure(person, point):
-            done = person.run(*program, "mount", source, point, *words, *options, "--log", log)
+            arguments = ("mount", source, point, *words, *options, "--log", log)
+            if fresh or sabotage or person.namespace is not None:
+                done = person.run(*program, *arguments)
+            else:
+                done = forked(person, *arguments)
             assert done.returncode == 0, f"policyfs mount gave {done.returncode}: {done.stderr}{_text_of(log)}"
             # A request is answered only after the daemon has logged who it is.
             told_of = _SERVING.search(log.read_text())
@@ -461,6 +474,42 @@ def mounted(
         view = Mounted(source, point, person, process, log, done.stdout, done.stderr)
         with overseen(view, deadline):
             yield view
+
+
+@functools.cache
+def _command_server() -> socket.socket:
+    """The process that runs commands for this test process (see `command_server`). It ends with it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        server = subprocess.Popen(
+            [sys.executable, "-I", str(_COMMAND_SERVER), str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+        )
+
+    def end() -> None:
+        ours.close()
+        server.wait(PATIENCE)
+
+    atexit.register(end)
+    ours.settimeout(DEADLINE)
+    return ours
+
+
+def forked(person: Person, *arguments: str | os.PathLike[str]) -> subprocess.CompletedProcess[str]:
+    """Run the `policyfs` command as this person, whose mount namespace is the tests' own, without a fresh interpreter."""
+    words = [os.fspath(word) for word in arguments]
+    request = {"arguments": words, "environment": person.environment, "directory": str(person.home)}
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        server = _command_server()
+        socket.send_fds(server, [json.dumps(request).encode()], [output.fileno(), errors.fileno()])
+        status = int(server.recv(16))
+        texts = []
+        for file in (output, errors):
+            file.seek(0)
+            texts.append(file.read().decode(errors="surrogateescape"))
+    return subprocess.CompletedProcess(words, status, *texts)
 
 
 @contextlib.contextmanager

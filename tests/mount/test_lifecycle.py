@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import resource
 import signal
@@ -18,7 +19,10 @@ from policyfs.daemon import start
 from policyfs.daemon.request import MountRequest, Ready
 from policyfs.opening.load import PolicyOptions
 from tests.mount import harness
-from tests.mount.harness import PATIENCE, PROGRAM, Person, errno_of, mounted, refused, until, watchdog
+from tests.mount.harness import PATIENCE, PROGRAM, Person, errno_of, refused, until, watchdog
+
+mounted = functools.partial(harness.mounted, fresh=True)
+"""The command and the daemon as a person starts them."""
 
 DONE, FAILED, USAGE, POLICY, PLACE, MACHINE = range(6)
 """The exit codes that `policyfs --help` documents, by number: scripts compare numbers."""
