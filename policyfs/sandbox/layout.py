@@ -81,10 +81,12 @@ class Sandbox:
     """The socket that the command may ask; None where nothing of the client is shown."""
 
 
-def arguments(sandbox: Sandbox, files: Mapping[HostPath, int]) -> list[bytes]:
-    """bubblewrap's arguments up to the command. `files` are small files of our making, as descriptors to read from."""
+def arguments(sandbox: Sandbox, files: Mapping[HostPath, int], filters: Sequence[int]) -> list[bytes]:
+    """bubblewrap's arguments up to the command. `files` are small files of our making, as descriptors to read from, and
+    so are `filters`, the programs of `seccomp`."""
     return [
         *NAMESPACES,
+        *(part for descriptor in filters for part in (b"--add-seccomp-fd", b"%d" % descriptor)),
         b"--die-with-parent",
         *([b"--share-net"] if sandbox.network else []),
         *_system(sandbox),

@@ -22,7 +22,7 @@ from policyfs.host import mounts, places
 from policyfs.host.errors import Exit, UserFault
 from policyfs.opening.load import PolicyOptions, machine_policy, session_of, source_of
 from policyfs.policy.paths import HostPath, PathFault, below, display, for_shell
-from policyfs.sandbox import admission, confine, inside, layout, machine
+from policyfs.sandbox import admission, confine, inside, layout, machine, seccomp
 from policyfs.sandbox.environment import EnvironmentFault, environment
 from policyfs.sandbox.keeper import Keeper
 from policyfs.sandbox.layout import Place, Sandbox
@@ -98,6 +98,7 @@ def _run(wanted: Wanted, tell: Callable[[str], None], ending: Ending) -> int:
         try:
             streams = _streams()
             sandbox, files = _sandbox(wanted, source, directory)
+            filters = seccomp.filters()
             probe.require()
             ready = daemon.ready()
             sandbox = dataclasses.replace(sandbox, directory=_directory(wanted, source, directory.view))
@@ -117,7 +118,8 @@ def _run(wanted: Wanted, tell: Callable[[str], None], ending: Ending) -> int:
                 "Linux 6.12 and a bubblewrap that is not set-uid, or --no-network"
             )
         command = [os.fsencode(word) for word in wanted.command]
-        status = _Started(tools, sandbox, files, command, streams, keeper, close_sockets=close_sockets).finish(streams)
+        started = _Started(tools, sandbox, files, filters, command, streams, keeper, close_sockets=close_sockets)
+        status = started.finish(streams)
         if daemon.ended():
             tell(f"the mount daemon ended before the command did, which then saw nothing of the view; see {log}")
         return status
@@ -152,6 +154,7 @@ class _Started:
         tools: machine.Tools,
         sandbox: Sandbox,
         files: Mapping[HostPath, bytes],
+        filters: Sequence[bytes],
         command: Sequence[bytes],
         streams: Streams,
         keeper: Keeper,
@@ -160,8 +163,10 @@ class _Started:
     ) -> None:
         status_read, status_write = os.pipe()
         held = {path: _memory(content) for path, content in files.items()}
+        programs = [_memory(program) for program in filters]
+        handed = [*held.values(), *programs]
         # By a descriptor: a command line can be read by all, in the sandbox too, and this tells of paths and secrets.
-        listed = _memory(b"".join(argument + b"\0" for argument in layout.arguments(sandbox, held)))
+        listed = _memory(b"".join(argument + b"\0" for argument in layout.arguments(sandbox, held, programs)))
         # setsid gives the command a session of its own, and its terminal; it says 126 and 127 as shells do.
         launcher = [tools.setsid, *([b"--ctty"] if streams.controls else []), b"--"]
 
@@ -190,14 +195,14 @@ class _Started:
                 # A variable that the person names (LD_PRELOAD) is the command's, not that of a program outside.
                 env={},
                 cwd="/",
-                pass_fds=(listed, status_write, *held.values()),
+                pass_fds=(listed, status_write, *handed),
                 # Away from the person's terminal: what is typed there is passed on, not sent to bubblewrap.
                 start_new_session=True,
                 preexec_fn=confined,
             )
 
         self._bubblewrap = keeper.hold(start)
-        for descriptor in (listed, status_write, *held.values()):
+        for descriptor in (listed, status_write, *handed):
             os.close(descriptor)
         self._status = os.fdopen(status_read, "rb")
         self._init = _child_of(self._status.readline())

@@ -50,7 +50,7 @@ def _index(made: list[bytes], *words: bytes) -> int:
 @pytest.mark.parametrize("network", [True, False])
 def test_namespaces_and_rights(network: bool) -> None:
     """Every namespace is its own, the network's on request, and no right is kept."""
-    made = arguments(_sandbox(network=network), {})
+    made = arguments(_sandbox(network=network), {}, [])
     assert made[: len(NAMESPACES)] == list(NAMESPACES)
     assert {b"--unshare-all", b"--disable-userns", b"--new-session", b"--die-with-parent", b"--cap-drop"} <= set(made)
     assert (b"--share-net" in made) is network
@@ -59,7 +59,7 @@ def test_namespaces_and_rights(network: bool) -> None:
 def test_the_view_comes_last() -> None:
     """After every other mount, so that nothing covers it; then the root is closed."""
     places = [Place(HostPath(b"/opt/tools"), writable=False), Place(HostPath(b"/home/me/data"), writable=True)]
-    made = arguments(_sandbox(places=places), {HostPath(b"/etc/passwd"): 7})
+    made = arguments(_sandbox(places=places), {HostPath(b"/etc/passwd"): 7}, [])
     view = _index(made, b"--bind", b"/run/view", TREE)
     for earlier in (
         (b"--ro-bind", b"/usr", b"/usr"),
@@ -87,14 +87,14 @@ def test_of_what_lies_in_the_source_only_the_view_is_shown(source: bytes, left_o
     """What would stand in SOURCE otherwise is left out; with another SOURCE it is there."""
     files = {HostPath(b"/etc/passwd"): 7}
     with pytest.raises(AssertionError):
-        _index(arguments(_sandbox(source), files), *left_out)
-    _index(arguments(_sandbox(), files), *left_out)
+        _index(arguments(_sandbox(source), files, []), *left_out)
+    _index(arguments(_sandbox(), files, []), *left_out)
 
 
 def test_a_place_above_another_comes_first() -> None:
     """Or it would cover it."""
     places = [Place(HostPath(b"/data/a/b"), writable=True), Place(HostPath(b"/data"), writable=False)]
-    made = arguments(_sandbox(places=places), {})
+    made = arguments(_sandbox(places=places), {}, [])
     assert _index(made, b"--ro-bind", b"/data", b"/data") < _index(made, b"--bind", b"/data/a/b", b"/data/a/b")
 
 
