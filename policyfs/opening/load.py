@@ -9,7 +9,7 @@ import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from policyfs.host import mounts, places
+from policyfs.host import mounts, own_code, places
 from policyfs.host.errors import Exit, UserFault
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import ROOT, HostPath, PathFault, ViewPath, below, display, for_shell
@@ -169,6 +169,7 @@ def _policy(
         raise UserFault(Exit.POLICY, *faults)
     if options.session_file is not None:
         files.append(options.session_file)
+    floors[own_code.AUTHOR] = dict.fromkeys(own_code.own_code(), Level.RO)
     own = places.own_places()
     views = [mount.point for mount in mounts.mounts() if mount.type == mounts.FILE_SYSTEM_TYPE]
     # These come with the links that lead to them: a directory behind one is not to be hidden whole.

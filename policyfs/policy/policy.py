@@ -166,7 +166,10 @@ class Policy:
 
     def _visible_named(self) -> Iterator[tuple[ViewPath, Place]]:
         for path, place, above in self._named_below():
-            if place.level is not Level.NONE and (above is None or place.named or place.level is not above.level):
+            if place.level is Level.NONE:
+                continue
+            # A grant of its own counts though it changes nothing; a floor that changes nothing opens nothing.
+            if above is None or place.considered[0] is not above.considered[0] or place.level is not above.level:
                 yield path, place
 
     def _named(self) -> Iterator[tuple[ViewPath, Place]]:
