@@ -23,7 +23,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from policyfs.policy.paths import ROOT, Name, ViewPath, below, child, components, display, from_text, joined
+from policyfs.policy.paths import ROOT, Name, ViewPath, below, child, components, display, display_lines, from_text, joined
 from policyfs.view.location import Location
 from policyfs.view.view import View
 from policyfs.view.whole_path import follow
@@ -42,12 +42,13 @@ class Instruction:
     path: str
     """Relative to the boundary (undecodable bytes as surrogates); of a file outside the tree, its path as given."""
     text: str
-    """UTF-8 without a byte order mark; empty where the file is no text."""
+    """As it is in the file, UTF-8 without a byte order mark; empty where the file is no text."""
     notice: str | None = None
     """What a model must know of the text: that it is cut, or why there is none."""
 
     def __str__(self) -> str:
-        lines = [f"Instructions from {display(from_text(self.path))}:", "", self.text.rstrip("\n")]
+        """The file under a heading, as a prompt or a terminal may have it: `display_lines`."""
+        lines = [f"Instructions from {display(from_text(self.path))}:", "", display_lines(self.text).rstrip("\n")]
         if self.notice is not None:
             lines += ["", f"[{self.notice}]"] if self.text else [f"[{self.notice}]"]
         return "\n".join(lines) + "\n"

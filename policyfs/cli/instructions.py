@@ -53,6 +53,9 @@ def command(
     """Print the instruction files of the view of SOURCE: from the boundary down to the start directory each directory's
     AGENTS.md, or else its CLAUDE.md, as far as the session can read it. What is long is cut and says so.
 
+    The text is for a prompt, and for a terminal: control characters, and those that turn the reading order round or cannot
+    be seen, are written as escapes. --json has the very text.
+
     \b
       policyfs instructions ~/tree -s session.toml
       policyfs instructions ~/tree -g /=ro --start /project --global ~/.config/AGENTS.md
@@ -76,7 +79,7 @@ def command(
     if as_json:
         click.echo(json.dumps([asdict(instruction) for instruction in found]))
     elif found:
-        click.echo(as_text(found).encode("utf-8", "backslashreplace"), nl=False)
+        click.echo(as_text(found).encode("utf-8"), nl=False)
 
 
 def _path(text: str, option: str, start: ViewPath) -> ViewPath:

@@ -153,6 +153,6 @@ def translating_faults(main: Callable[[], Any]) -> int:
 
 def print_open(granted: list[dict[str, str]]) -> None:
     """Print what is open in a view, and what was closed in it live, a line each."""
-    width = max((len(entry["path"]) for entry in granted), default=0)
+    width = max((len(printable(entry["path"])) for entry in granted), default=0)
     for entry in granted:
         click.echo(f"  {printable(entry['path']).ljust(width)}  {entry['level']}")

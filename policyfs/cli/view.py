@@ -12,7 +12,7 @@ from policyfs.cli.options import OnceEach, directories, files, policy_options
 from policyfs.host import places
 from policyfs.host.errors import Exit, UserFault
 from policyfs.opening.load import PolicyOptions, policy_for, source_of
-from policyfs.policy.paths import HostPath, PathFault, display
+from policyfs.policy.paths import HostPath, PathFault, display, display_lines
 
 
 @click.command("view", cls=OnceEach)
@@ -65,7 +65,7 @@ def command(
             block = workspace(policy, TEMPLATE if template is None else _text_of(template), _place(at))
         except TemplateFault as fault:
             raise UserFault(Exit.FAILED, f"--template {display(os.fsencode(template or ''))}: {fault}") from None
-        click.echo(block.encode("utf-8", "backslashreplace"), nl=False)
+        click.echo(display_lines(block).encode("utf-8"), nl=False)
         return
     granted = policy.granted()
     if as_json:

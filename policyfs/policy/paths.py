@@ -12,6 +12,7 @@ since names are bytes to the kernel and a request must not pay for a wrapper.
 
 from __future__ import annotations
 
+import unicodedata
 from typing import NewType
 
 Name = NewType("Name", bytes)
@@ -48,6 +49,26 @@ def display(text: bytes) -> str:
         else:
             shown.append(character.encode("unicode_escape").decode("ascii"))
     return "".join(shown)
+
+
+_ACTS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Categories of characters that do something rather than stand for something: controls, marks of the reading order and
+invisible ones, lone surrogates, separators of lines (Unicode Standard Annex 44)."""
+_JOINERS = "\u200c\u200d"
+"""Of these the two that Persian, the scripts of India and emoji are written with."""
+
+
+def display_lines(text: str) -> str:
+    """A text of several lines as a terminal or a model may be given it: what could move a cursor, set a terminal, turn the
+    reading order round or hide in the text is written as an escape (`\\x1b`, `\\u202e`). Lines end with a line feed."""
+    if text.isascii() and text.replace("\n", "").isprintable():
+        return text
+    return "".join(
+        character
+        if character in "\n\t" or character in _JOINERS or unicodedata.category(character) not in _ACTS
+        else character.encode("unicode_escape").decode("ascii")
+        for character in text.replace("\r\n", "\n")
+    )
 
 
 def for_shell(text: bytes) -> str:
