@@ -1,8 +1,8 @@
 """The text of a journal: one line of JSON for each entry, chained by hash.
 
-A line is ASCII, ends in a newline and has at most `MOST_LINE` bytes. `seq` counts the lines from 1, over all files;
-`previous` is the sha256 of the line before without its newline, so that a line that is removed, changed or moved is
-found by whoever reads the chain (`journal_reading.verify`). docs/journal.md has each field.
+A line is ASCII, ends in a newline and has at most `MAX_LINE` bytes. `seq` counts the lines of one daemon from 1, over its
+files; `previous` is the sha256 of the line before without its newline, so that `reading.verify` finds a line that was
+removed, changed or moved. docs/journal.md has each field.
 
 Names are bytes that a session chooses. They are decoded as UTF-8 with what is none as surrogate escapes, and JSON writes
 everything beyond printable ASCII as `\\uXXXX`: no name can end a line or move a cursor, and none is lost. What is no UTF-8
@@ -19,13 +19,13 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-MOST_LINE = 4096
+MAX_LINE = 4096
 """Bytes of a line, its newline counted: what one page holds, so that a reader can bound what it reads."""
 
 BEGINNING = "0" * 64
-"""What stands for the hash before the first line of all."""
+"""The hash before the first line of a daemon."""
 
-FORMAT = 1
+FORMAT = 2
 """Of the lines; in the first line of each file."""
 
 Deed = tuple[str, str, bytes, str, str | None, str | None, int, bytes | None]
@@ -75,7 +75,7 @@ class Lines:
             f"{_path_text('path', path)},{towards}{_decision_text(level, refusal, rule)},"
             f'"pid":{process},"command":{"null" if command is None else _text(command)},{often}"previous":"{previous}"}}'
         )
-        if len(line) < MOST_LINE:
+        if len(line) < MAX_LINE:
             return line.encode("ascii")
         return self._from_values(seq, previous, when, _values_of_deed(what, times, command))
 
@@ -91,12 +91,12 @@ class Lines:
         """The general way. Where the line grows too long, its texts are cut until it fits, each with its hash."""
         own: dict[str, Any] = {"seq": seq, "time": self._time(when)}
         line = b""
-        for most in (MOST_LINE, 1024, 256, 64, 0):
+        for most in (MAX_LINE, 1024, 256, 64, 0):
             described: dict[str, Any] = {}
             for name, value in {"session": self._session, **values}.items():
                 described |= _described(name, value, most)
             line = _text({**own, **described, **own, "previous": previous}).encode("ascii")
-            if len(line) < MOST_LINE:
+            if len(line) < MAX_LINE:
                 return line
         # More fields than a line can hold even without their texts; nothing here makes such an event.
         return _text({**own, "event": "too long", "sha256": hash_of(line), "previous": previous}).encode("ascii")

@@ -1,120 +1,87 @@
-"""Read a journal: its lines in order, over its files and while it grows, and whether its chain is unbroken.
+"""Read a journal: its lines by time, over its files and while they grow, and whether its chains are unbroken.
 
-What is read may have been changed by anyone who could: nothing here trusts a line. What a chain without a key can tell is
-said in docs/journal.md: it finds a change by who does not make all hashes anew, from the change to the head.
+What is read may have been changed by anyone who can write there: nothing here trusts a line. docs/journal.md says what a
+chain without a key can show.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import fcntl
+import heapq
 import os
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from policyfs.audit.event import BEGINNING, MOST_LINE, hash_of
-from policyfs.audit.journal_file import Head, head_path, lock, parsed, set_aside
-from policyfs.host.errors import Exit, UserFault
-from policyfs.policy.paths import display
+from policyfs.audit.event import MAX_LINE, hash_of
+from policyfs.audit.journal_file import End, files_of, parsed
 
 _CHUNK = 1 << 20
-
-
-def files_of(journal: Path) -> list[Path]:
-    """The files of a journal that are there, the oldest first."""
-    # This one first: set aside between two looks in the other order, it would be in neither.
-    current = [journal] if os.path.lexists(journal) else []
-    return [*set_aside(journal).values(), *current]
+_TIME = re.compile(rb'^\{"seq":\d+,"time":"([0-9TZ:.-]{1,40})"')
 
 
 class Reader:
-    """The lines of a journal from its oldest file on. After `lines` has come to its end it may be called again, for what
-    was written since; that a file was set aside meanwhile makes no difference."""
+    """The lines of a journal. `lines` may be called again, for what was written since."""
 
     def __init__(self, journal: Path) -> None:
         self._journal = journal
-        self._file: BinaryIO | None = None
-        self._number = 0
-        self._begun = b""
+        self._files: dict[str, _Growing] = {}
 
     def lines(self) -> Iterator[bytes]:
-        """The whole lines that have come, without their newlines."""
-        while self._file is not None or self._advance():
-            set_aside_before = not self._is_written()
-            yield from self._rest(set_aside_before)
-            # Only what was set aside before its end was seen is at its end.
-            if not set_aside_before or not self._advance():
-                return
+        """The whole lines that have come since the last call, without their newlines. Those of daemons that wrote at
+        the same time come by their times. Raises OSError where a file is not a regular one."""
+        for path in files_of(self._journal):
+            if path.name not in self._files:
+                try:
+                    self._files[path.name] = _Growing(_open(path))
+                except FileNotFoundError:
+                    # Removed as the oldest between the two looks.
+                    continue
+        for _, line in heapq.merge(*(file.lines() for file in self._files.values()), key=lambda timed: timed[0]):
+            yield line
 
     def begun(self) -> bytes:
-        """What stands behind the last whole line: a line that is being written, or that never was to its end."""
-        return self._begun
+        """What is behind the last whole line of the newest file: a line that is being written, or never was to its end."""
+        return next(reversed(self._files.values())).begun if self._files else b""
 
     def close(self) -> None:
-        """Let go of the file."""
-        if self._file is not None:
-            self._file.close()
-
-    def _rest(self, is_whole: bool) -> Iterator[bytes]:
-        file = self._file
-        while file is not None and (text := file.read(_CHUNK)):
-            *lines, self._begun = (self._begun + text).split(b"\n")
-            yield from lines
-            if len(self._begun) > _CHUNK:
-                # No line of ours; not to be gathered until memory ends.
-                yield self._begun
-                self._begun = b""
-        if self._begun and is_whole:
-            yield self._begun
-            self._begun = b""
-
-    def _is_written(self) -> bool:
-        """Whether this file is the one that is written, and not set aside."""
-        return self._file is not None and _is_file_at(self._file, self._journal)
-
-    def _advance(self) -> bool:
-        """Go on to the next file, if there is one."""
-        while True:
-            aside = set_aside(self._journal)
-            for number, path in aside.items():
-                # The one that is read got its number when it was set aside.
-                if self._file is not None and _is_file_at(self._file, path):
-                    self._number = number
-            following = {number: path for number, path in aside.items() if number > self._number}
-            number, path = next(iter(following.items()), (self._number + 1, self._journal))
-            try:
-                file = _open(path)
-            except FileNotFoundError:
-                file = None
-            # Else what follows may have been set aside, and this be one behind it, or removed as the oldest.
-            if set_aside(self._journal) == aside:
-                break
-            if file is not None:
-                file.close()
-        if file is None:
-            return False
-        self.close()
-        self._file, self._number = file, number
-        return True
+        """Close the files."""
+        for file in self._files.values():
+            file.close()
 
 
-def _is_file_at(file: BinaryIO, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), os.lstat(path))
-    except FileNotFoundError:
-        return False
+class _Growing:
+    """A file that may still be written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._time = b""
+        self.begun = b""
+        self.close = file.close
+
+    def lines(self) -> Iterator[tuple[bytes, bytes]]:
+        """Each whole line that has come, after its time; the time of a line that has none is that of the line before."""
+        while text := self._file.read(_CHUNK):
+            *lines, self.begun = (self.begun + text).split(b"\n")
+            if len(self.begun) > _CHUNK:
+                # Not a line of ours, and not to be gathered until memory ends.
+                lines, self.begun = [*lines, self.begun], b""
+            for line in lines:
+                found = _TIME.match(line)
+                if found is not None:
+                    self._time = found[1]
+                yield self._time, line
 
 
 def _open(path: Path) -> BinaryIO:
-    """Neither through a link nor waiting for who writes into a fifo: either would be another's work."""
+    """Open a file, neither through a link nor waiting for a writer of a fifo: either could be the work of another."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "no regular file stands here", os.fspath(path))
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
     return os.fdopen(descriptor, "rb")
 
 
@@ -143,181 +110,114 @@ class Verdict:
     files: int = 0
     lines: int = 0
     torn: int = 0
-    """Lines that were cut off as their writer was killed."""
+    """Lines at the end of a file that were cut off when their writer was killed, or are being written."""
     lost: int = 0
-    """Entries that could not be written, as the journal itself tells."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    number: int
-    path: Path
-    file: BinaryIO
-    size: int
-    """How long it was when it was seen: what is written behind that, the head that was seen with it does not know."""
+    """Entries that could not be written, as the journal itself says."""
+    ends: dict[str, End] = field(default_factory=dict)
+    """Where the chain of each daemon ends, to be compared with what it sent to syslog."""
 
 
 def verify(journal: Path) -> Verdict:
-    """Follow the chain from the oldest line to the head, as they are at one moment, whoever writes meanwhile. Raises
-    `UserFault` where that moment cannot be had."""
-    with contextlib.ExitStack() as opened:
-        head, files = _as_of_now(journal, opened)
-        return _Chain(journal, head).follow(files)
+    """Follow the chain of each daemon over its files, whoever writes meanwhile. Raises OSError."""
+    verdict = Verdict()
+    chains: dict[str, _Chain] = {}
+    for path in files_of(journal):
+        try:
+            file = _open(path)
+        except FileNotFoundError:
+            # Removed as the oldest since the listing.
+            continue
+        with file:
+            verdict.files += 1
+            _follow(path, file, chains, verdict)
+    verdict.ends = {daemon: chain.end for daemon, chain in chains.items() if chain.end is not None}
+    return verdict
 
 
-def _as_of_now(journal: Path, opened: contextlib.ExitStack) -> tuple[Head | None, list[_Opened]]:
-    """The head and the files of one moment, from the oldest with their numbers.
-
-    Under the lock of those who write. Without it not even the head is one that was written: read while it is written, it
-    had the number of one line and half of the hash of another in 1 of 1300 reads (ext4, Linux 6), and the line was called
-    changed. Once seen, the files may be set aside, removed and appended to: what was seen of them stays as it is."""
-    with contextlib.ExitStack() as locked:
-        head = _locked_head(journal, locked)
-        aside = set_aside(journal)
-        number = max([*aside, head.file - 1 if head is not None else 0], default=0) + 1
-        files = []
-        for number_of_it, path in [*aside.items(), (number, journal)]:
-            with contextlib.suppress(FileNotFoundError):
-                file = opened.enter_context(_open(path))
-                files.append(_Opened(number_of_it, path, file, os.fstat(file.fileno()).st_size))
-    return head, files
-
-
-def _locked_head(journal: Path, locked: contextlib.ExitStack) -> Head | None:
-    """The head, which nobody writes until the lock is given back."""
-    try:
-        file = locked.enter_context(_open(head_path(journal)))
-    except FileNotFoundError:
-        # Then nobody writes: whoever does makes it before any other file, and never takes it away.
-        return None
-    try:
-        lock(file.fileno(), fcntl.LOCK_SH)
-    except BlockingIOError:
-        raise UserFault(
-            Exit.FAILED,
-            f"{display(os.fsencode(journal))} was not verified: whoever writes it does not let go of it, which is no sign "
-            "of a change; verify it again, or once its view is unmounted",
-        ) from None
-    return Head.loads(file.read(_CHUNK))
-
-
+@dataclass(slots=True)
 class _Chain:
-    """One look through the files of a journal."""
+    """The chain of one daemon, as far as it was read."""
 
-    def __init__(self, journal: Path, head: Head | None) -> None:
-        self._journal = journal
-        self._head = head
-        self._verdict = Verdict()
-        self._file = journal
-        self._number = 0
-        # The last line: its number and hash, and where it stands; None where it is not known what must follow.
-        self._seq: int | None = None
-        self._hash = BEGINNING
-        self._before = (journal, 0)
-        self._highest = 0
-        # What is no line, and may be the torn one that the next line tells of.
-        self._doubtful: bytes | None = None
+    number: int
+    """Of the file that was read last, 0 for none."""
+    name: str
+    """Its name."""
+    end: End | None
+    """None where it is not known what must follow."""
 
-    def follow(self, files: list[_Opened]) -> Verdict:
-        """Look through these files."""
-        head = self._head
-        self._find_missing({file.number for file in files})
-        for file in files:
-            # One that is older should be gone; who was to remove it was killed.
-            if head is None or file.number >= head.oldest:
-                self._verdict.files += 1
-                self._read(file)
-        self._settle_doubt(None)
-        if head is None:
-            self._find(
-                head_path(self._journal), 0, "missing or changed: lines missing at the end cannot be found without it"
-            )
-        elif head.seq > self._highest:
-            self._find(self._file, self._number, f"lines {self._highest + 1} to {head.seq} are missing behind it")
-        return self._verdict
 
-    def _find_missing(self, numbers: set[int]) -> None:
-        head = self._head
-        if head is not None:
-            for number in range(head.oldest, head.file + 1):
-                if number not in numbers:
-                    name = self._journal.name if number == head.file else f"{self._journal.name}.{number}"
-                    self._find(self._journal.with_name(name), 0, f"file {number} is missing")
+def _follow(path: Path, file: BinaryIO, chains: dict[str, _Chain], verdict: Verdict) -> None:
+    def find(line: int, what: str) -> None:
+        verdict.findings.append(Finding(path, line, what))
 
-    def _read(self, seen: _Opened) -> None:
-        self._file, self._number = seen.path, 0
-        offset = 0
-        while line := seen.file.readline(min(_CHUNK, seen.size - offset)):
-            self._number += 1
-            if line.endswith(b"\n"):
-                self._line(line[:-1], seen.number)
-            elif seen.path == self._journal and self._is_beyond_head(offset, seen.number):
-                self._verdict.torn += 1
+    chain = _Chain(0, path.name, None)
+    number = 0
+    while line := file.readline(_CHUNK):
+        number += 1
+        if not line.endswith(b"\n"):
+            if len(line) < MAX_LINE:
+                verdict.torn += 1
             else:
-                self._doubt(line)
-            offset += len(line)
-        if not seen.size and seen.path != self._journal:
-            self._find(seen.path, 0, "it is empty, and none is set aside before it is full")
-
-    def _is_beyond_head(self, offset: int, number: int) -> bool:
-        return self._head is None or number > self._head.file or offset >= self._head.size
-
-    def _line(self, line: bytes, number: int) -> None:
-        self._verdict.lines += 1
+                find(number, "it is too long for a line")
+            return
+        verdict.lines += 1
+        line = line[:-1]
         values = parsed(line)
         if values is None:
-            self._doubt(line)
-            return
-        self._settle_doubt(values)
-        seq = values["seq"]
-        if self._number == 1 and (values["event"] != "file" or values.get("file") != number):
-            self._find(
-                self._file, 1, f"it does not begin as file {number} does: its first lines are missing, or it is another's"
-            )
-        if self._verdict.files == 1 and self._number == 1 and number == 1 and (seq, values["previous"]) != (1, BEGINNING):
-            self._find(self._file, 1, "it is not the first line that was written")
-        self._compare(seq, values["previous"])
-        self._seq, self._hash, self._before = seq, hash_of(line), (self._file, self._number)
-        self._highest = max(self._highest, seq)
-        head = self._head
-        if head is not None and seq == head.seq and self._hash != head.hash:
-            self._find(self._file, self._number, f"line {seq} was changed")
+            find(number, "it is too long for a line" if len(line) >= MAX_LINE else "it is not a line of a journal")
+            chain.end = None
+            continue
+        if number == 1:
+            begun = _begun(path, values, chains)
+            if isinstance(begun, str):
+                find(1, begun)
+            else:
+                chain = begun
+        if chain.end is not None:
+            wrong = _compared(values, chain.end)
+            if wrong is not None:
+                find(number, wrong)
+        chain.end = End(values["seq"], hash_of(line))
         if values["event"] == "damage":
-            self._find(self._file, self._number, f"whoever went on here found that {values.get('what')}")
+            find(number, f"the daemon found that {values.get('what')}")
         lost = values.get("entries")
         if values["event"] == "lost" and type(lost) is int and lost > 0:
-            self._verdict.lost += lost
+            verdict.lost += lost
+    if not number:
+        # Begun a moment ago, or emptied: then the next file of the daemon misses it, or the end is not where it was.
+        verdict.torn += 1
 
-    def _compare(self, seq: int, previous: str) -> None:
-        """Whether this line may follow the last one."""
-        if self._seq is None:
-            return
-        if seq > self._seq + 1:
-            self._find(self._file, self._number, f"lines {self._seq + 1} to {seq - 1} are missing before it")
-        elif seq <= self._seq:
-            self._find(self._file, self._number, f"line {seq} stands behind line {self._seq}")
-        elif previous != self._hash:
-            self._find(*self._before, f"line {self._seq} was changed, or another stands in its place")
 
-    def _doubt(self, line: bytes) -> None:
-        self._settle_doubt(None)
-        self._doubtful = line
-        self._doubt_place = (self._file, self._number)
+def _begun(path: Path, values: dict[str, Any], chains: dict[str, _Chain]) -> _Chain | str:
+    """The chain that a file goes on with, by its first line; or what is wrong with that line."""
+    daemon, number = values.get("daemon"), values.get("file")
+    if values["event"] != "file" or not isinstance(daemon, str) or type(number) is not int or number < 1:
+        return "it does not begin as a file does: its first lines are missing"
+    chain = chains.setdefault(daemon, _Chain(0, f"{daemon}.jsonl", None))
+    if number == 1:
+        if chain.number or f"{daemon}.jsonl" != path.name:
+            return f"it begins as another file, {daemon}.jsonl, does"
+        chain.end = End()
+    elif number <= chain.number:
+        return f"file {number} comes after file {chain.number}"
+    elif chain.number != number - 1:
+        chain.end = None
+        # A daemon's oldest file goes first: while an older one is there, the missing one was removed by somebody else.
+        if chain.number and path.with_name(chain.name) in files_of(path.parent):
+            chain.number, chain.name = number, path.name
+            return f"file {number - 1} of {daemon} is missing before it"
+    chain.number, chain.name = number, path.name
+    return chain
 
-    def _settle_doubt(self, values: dict[str, Any] | None) -> None:
-        """What is no line is as it should be only where the next one tells that it was torn."""
-        if self._doubtful is None:
-            return
-        digest = hash_of(self._doubtful)
-        if values is not None and values["event"] == "torn" and values.get("sha256") == digest:
-            self._hash = digest
-            self._verdict.torn += 1
-            self._verdict.lines -= 1
-        else:
-            long = len(self._doubtful) >= MOST_LINE
-            self._find(*self._doubt_place, "it is too long for a line" if long else "it is no line of a journal")
-            self._seq = None
-        self._doubtful = None
 
-    def _find(self, file: Path, line: int, what: str) -> None:
-        self._verdict.findings.append(Finding(file, line, what))
+def _compared(values: dict[str, Any], end: End) -> str | None:
+    """What is wrong with a line that follows this end of a chain."""
+    seq = values["seq"]
+    if seq > end.seq + 1:
+        return f"lines {end.seq + 1} to {seq - 1} are missing before it"
+    if seq <= end.seq:
+        return f"line {seq} comes after line {end.seq}"
+    if values["previous"] != end.hash:
+        return "the line before it was changed, or another is in its place" if end.seq else "it is not the first line"
+    return None
+

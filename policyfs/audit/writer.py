@@ -5,7 +5,7 @@ what has come to a thread, which makes lines of it and writes them (`audit/journ
 size: where the disk is slower than the session, what does not fit is counted, and the journal tells how much is missing.
 
 The same refusal for the same process again and again is noted once and counted, for as long as one gathering lasts: from
-`GATHER` when nothing was going on to `GATHER_MOST` while something goes on all the time.
+`GATHER` when nothing was going on to `GATHER_MAX` while something goes on all the time.
 
 The name of a process is read when its first entry in a gathering is noted, and nowhere later: `cat` that was refused is
 gone in less time than a thread takes to begin, while the process that waits for this handler is there. It is read from
@@ -24,34 +24,36 @@ from collections.abc import Hashable
 import trio
 
 from policyfs.audit.event import Deed, Event, Item
-from policyfs.audit.journal_file import JournalFile, Names
+from policyfs.audit.journal_file import MAX_BYTES, MAX_TOTAL, End, JournalFile, Names
 from policyfs.host.processes import command_of
 
 log = logging.getLogger("policyfs")
 
 GATHER = 0.2
 """Seconds for which entries gather before they are written, when none came for a while."""
-GATHER_MOST = 1.0
+GATHER_MAX = 1.0
 """The same while they keep coming."""
 
-MOST_WAITING = 16 * 1024 * 1024
+MAX_WAITING = 16 * 1024 * 1024
 """Bytes that may wait to be written, about: 40,000 entries with paths of a hundred bytes."""
 _WEIGHT = 300
 """Bytes that an entry takes besides its path: two tuples, two numbers, a place on the list and one in the table."""
 
 _ONCE = [1]
 
-PATIENCE = 5.0
+END_TIMEOUT = 5.0
 """Seconds that the end of a mount waits for a disk that does not answer."""
 
 
 class Journal:
     """The journal of one mount. No method but `run` waits, and none raises."""
 
-    def __init__(self, path: os.PathLike[str], session: str, *, most_bytes: int = 16 * 1024 * 1024, kept: int = 4) -> None:
-        """Nothing is opened before the first entry is written. A file that grows beyond `most_bytes` is set aside, and of
-        those set aside the last `kept` are kept."""
-        self._file = JournalFile(path, session, most_bytes=most_bytes, kept=kept)
+    def __init__(
+        self, journal: os.PathLike[str], session: str, *, max_bytes: int = MAX_BYTES, max_total: int = MAX_TOTAL
+    ) -> None:
+        """`journal` is the directory of its files. Nothing is opened before the first entry is written. A file that has
+        grown to `max_bytes` is left for a new one, and the oldest are removed where all exceed `max_total`."""
+        self._file = JournalFile(journal, session, max_bytes=max_bytes, max_total=max_total)
         self._waiting: list[tuple[int, Deed | Event, list[int]]] = []
         self._times: dict[Hashable, list[int]] = {}
         """How often each refusal of this gathering was met: the very lists that `_waiting` holds."""
@@ -70,6 +72,11 @@ class Journal:
     def written(self) -> int:
         """How many entries were written, a repeated one counted once."""
         return self._file.written
+
+    @property
+    def end(self) -> End:
+        """Where the chain of what was written ends."""
+        return self._file.end
 
     def repeated(self, refusal: Hashable) -> bool:
         """Count a refusal that this gathering has already, by what it was noted as; False for one that it has not."""
@@ -105,7 +112,7 @@ class Journal:
 
     def _note(self, what: Deed | Event, length: int, process: int, times: list[int] = _ONCE) -> bool:
         weight = self._weight + length + _WEIGHT
-        if weight > MOST_WAITING:
+        if weight > MAX_WAITING:
             self._dropped += 1
             return False
         self._weight = weight
@@ -119,7 +126,7 @@ class Journal:
 
     async def run(self) -> None:
         """Write what comes, until cancelled; what has come by then is written too."""
-        gather, written_at = GATHER, -GATHER_MOST
+        gather, written_at = GATHER, -GATHER_MAX
         try:
             while True:
                 if not self._waiting:
@@ -127,18 +134,18 @@ class Journal:
                     await self._news.wait()
                 # As long again as there was quiet for less: what comes all the time is gathered for longer each time.
                 quiet = trio.current_time() - written_at
-                gather = min(gather * 2, GATHER_MOST) if quiet < gather else GATHER
+                gather = min(gather * 2, GATHER_MAX) if quiet < gather else GATHER
                 await trio.sleep(gather)
                 await trio.to_thread.run_sync(self._write, *self._take(), abandon_on_cancel=True)
                 written_at = trio.current_time()
         finally:
             self._asleep = False
             # An abandoned thread still writes, and this one waits for it; a disk that hangs is not waited for for ever.
-            with trio.move_on_after(PATIENCE, shield=True):
+            with trio.move_on_after(END_TIMEOUT, shield=True):
                 await trio.to_thread.run_sync(self._write, *self._take(), abandon_on_cancel=True)
 
     def close(self) -> None:
-        """Write what has come since `run` ended, and let go of the file. Entries may come afterwards, to the same end."""
+        """Write what has come since `run` ended, and close the file. Entries that come afterwards begin another."""
         self._write(*self._take())
         self._file.close()
 

@@ -17,8 +17,8 @@ from typing import Any
 import click
 from inotify_simple import INotify, flags
 
-from policyfs.audit.journal_file import parsed
-from policyfs.audit.reading import Reader, files_of, verify
+from policyfs.audit.journal_file import files_of, parsed
+from policyfs.audit.reading import Reader, verify
 from policyfs.cli.options import OnceEach, printable
 from policyfs.control import client
 from policyfs.host import mounts, places
@@ -71,11 +71,11 @@ def command(mountpoint: str, follow: bool, denied: bool, as_json: bool, verified
 
 def _journal_of(named: HostPath) -> Path:
     """The journal of the view that is or was at a place; where none was, of the one that the place lies in."""
-    journal = places.journal_path(mounts.real_mountpoint(named))
+    journal = places.journal_directory(mounts.real_mountpoint(named))
     if not files_of(journal):
         around = mounts.in_view(named)
         if around is not None:
-            return places.journal_path(around[0])
+            return places.journal_directory(around[0])
     return journal
 
 
@@ -100,15 +100,18 @@ def _verify(journal: Path) -> None:
         raise UserFault(Exit.FAILED, *(str(finding) for finding in verdict.findings))
     click.echo(f"unbroken: {verdict.lines} lines in {verdict.files} {'file' if verdict.files == 1 else 'files'}")
     if verdict.torn:
-        click.echo(f"{verdict.torn} cut off when the daemon was killed")
+        click.echo(f"{verdict.torn} cut off when the daemon was killed, or being written")
     if verdict.lost:
-        click.echo(f"{verdict.lost} entries were lost, as the journal tells")
+        click.echo(f"{verdict.lost} entries were lost, as the journal says")
+    if verdict.ends:
+        daemon, end = max(verdict.ends.items())
+        click.echo(f"the last daemon, {daemon}, ends with line {end.seq}, sha256 {end.hash}")
 
 
 def _print(journal: Path, *, follow: bool, denied: bool, as_json: bool, last: int | None) -> None:
     with contextlib.ExitStack() as held:
         # The watch comes first, so that nothing is written between the last look and the first wait.
-        watch = held.enter_context(_watch(journal.parent)) if follow else None
+        watch = held.enter_context(_watch(journal)) if follow else None
         reader = held.enter_context(contextlib.closing(Reader(journal)))
         most = _LAST if follow and last is None else last
         wanted = _wanted(reader, denied=denied)

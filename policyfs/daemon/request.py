@@ -32,7 +32,7 @@ class MountRequest:
     old_kernel: bool = False
     """Do without what only newer kernels have (FUSE_NOTIFY_INC_EPOCH), so that the other way is tested too."""
     journal: bool = True
-    """Whether a journal is kept, at `places.journal_path`."""
+    """Whether a journal is kept, at `places.journal_directory`."""
     journal_opens: bool = False
     """Whether it has each opening to read, too."""
     control: bool = True

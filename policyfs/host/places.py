@@ -138,9 +138,9 @@ def mount_name(point: HostPath) -> str:
     return f"{readable[-40:]}-{hashlib.blake2b(point, digest_size=4).hexdigest()}"
 
 
-def journal_path(point: HostPath) -> Path:
-    """Where the journal of the mount at `point` is, whether it is mounted or not."""
-    return state_directory() / "journal" / f"{mount_name(point)}.jsonl"
+def journal_directory(point: HostPath) -> Path:
+    """The directory of the journal of the mount at `point`, whether it is mounted or not."""
+    return state_directory() / "journal" / mount_name(point)
 
 
 def own_places() -> tuple[HostPath, ...]:

@@ -73,8 +73,8 @@ def test_the_journal_is_named_as_the_log_is(tmp_path: Path, monkeypatch: pytest.
     """Whoever knows a mountpoint finds its journal, whether the mount is still there or not."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     point = HostPath(b"/mnt/a \xff/view")
-    assert places.journal_path(point) == tmp_path / "policyfs" / "journal" / f"{mount_name(point)}.jsonl"
-    assert places.journal_path(point) != places.journal_path(HostPath(b"/mnt/a \xfe/view"))
+    assert places.journal_directory(point) == tmp_path / "policyfs" / "journal" / mount_name(point)
+    assert places.journal_directory(point) != places.journal_directory(HostPath(b"/mnt/a \xfe/view"))
 
 
 def test_where_no_credential_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -417,7 +417,7 @@ class Mounted:
         holders = []
         for table in Path("/proc").glob("[0-9]*/mountinfo"):
             with contextlib.suppress(OSError):
-                if f" {self.point} " in table.read_text():
+                if f" {self.point} " in table.read_text(errors="surrogateescape"):
                     holders.append(table.parent.name)
         return f"; it is mounted in the namespaces of processes {', '.join(holders)}" if holders else ""
 
