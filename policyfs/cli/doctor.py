@@ -14,12 +14,11 @@ import click
 from policyfs.cli.options import OnceEach, directories, policy_options, printable
 from policyfs.doctor.examine import Examination, Notice
 from policyfs.doctor.findings import Finding, Kind
-from policyfs.host.errors import Exit, UserFault
-from policyfs.opening.load import PolicyOptions, policy_for, session_of, source_of
-from policyfs.opening.view import nothing_open
-from policyfs.policy.paths import HostPath, ViewPath, display
+from policyfs.host.errors import Exit
+from policyfs.opening.load import PolicyOptions, session_of, source_of
+from policyfs.opening.view import nothing_open, policy_on, root_of
+from policyfs.policy.paths import ViewPath, display
 from policyfs.policy.policy import Policy
-from policyfs.source.root import NoOpenat2, Root
 
 _MOST_SHOWN = 10
 """Findings of one kind that a person is shown unless they ask for all: more is no longer read."""
@@ -49,9 +48,9 @@ def command(context: click.Context, source: str, options: PolicyOptions, show_al
     if not session.grants and not session.read_roots and not session.write_roots:
         options = dataclasses.replace(options, grants=("/=stage",))
         click.echo("policyfs: note: no grant is given; this looks at SOURCE as if it were mounted with -g /=stage", err=True)
-    root = _root(place)
+    root = root_of(place)
     try:
-        policy = policy_for(place, options, fold_case=root.folds_case())
+        policy = policy_on(root, options)
         if policy.opens_nothing:
             raise nothing_open(policy)
         with _progress() as notice:
@@ -64,17 +63,6 @@ def command(context: click.Context, source: str, options: PolicyOptions, show_al
         _print(findings, policy, show_all=show_all)
     if findings:
         context.exit(int(Exit.FAILED))
-
-
-def _root(place: HostPath) -> Root:
-    try:
-        return Root(place)
-    except NoOpenat2:
-        raise UserFault(
-            Exit.MACHINE, "this kernel has no openat2(2), or something forbids it (Linux 5.6 or newer has it)"
-        ) from None
-    except OSError as error:
-        raise UserFault(Exit.PLACE, f"SOURCE {display(place)}: {error.strerror}; name a directory you can read") from None
 
 
 @contextlib.contextmanager

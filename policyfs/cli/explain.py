@@ -13,7 +13,8 @@ from policyfs.control import client
 from policyfs.control.explained import OPERATIONS, explanation_values, path_fault_text
 from policyfs.host import mounts, places
 from policyfs.host.errors import Exit, UserFault
-from policyfs.opening.load import PolicyOptions, policy_for, source_of
+from policyfs.opening.load import PolicyOptions, source_of
+from policyfs.opening.view import policy_of
 from policyfs.policy.levels import LEVELS
 from policyfs.policy.paths import HostPath, PathFault, ViewPath, display, for_shell, from_text, view_path
 
@@ -96,7 +97,7 @@ def _of_mount(text: str, first: str, its_path: ViewPath) -> dict[str, Any]:
 
 
 def _of_source(source: str, paths: tuple[str, ...], options: PolicyOptions) -> list[dict[str, Any]]:
-    policy = policy_for(source_of(source), options)
+    policy = policy_of(source_of(source), options)
     resolved: list[ViewPath] = []
     faults = []
     for text in paths:

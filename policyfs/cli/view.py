@@ -11,7 +11,8 @@ from policyfs.agent.workspace import TEMPLATE, TemplateFault, workspace
 from policyfs.cli.options import OnceEach, directories, files, policy_options
 from policyfs.host import places
 from policyfs.host.errors import Exit, UserFault
-from policyfs.opening.load import PolicyOptions, policy_for, source_of
+from policyfs.opening.load import PolicyOptions, source_of
+from policyfs.opening.view import policy_of
 from policyfs.policy.paths import HostPath, PathFault, display, display_lines
 
 
@@ -59,7 +60,7 @@ def command(
     if print_template:
         click.echo(TEMPLATE, nl=False)
         return
-    policy = policy_for(source_of(source), options)
+    policy = policy_of(source_of(source), options)
     if prompt:
         try:
             block = workspace(policy, TEMPLATE if template is None else _text_of(template), _place(at))

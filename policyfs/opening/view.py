@@ -55,10 +55,24 @@ def nothing_open(policy: Policy) -> UserFault:
 
 
 def open_policy(root: Root, options: PolicyOptions) -> Policy:
-    """The policy for a view on `root`: where the source takes two spellings for one name, rules ignore case too. Raises
-    `UserFault`, also for a policy that has no grant at all."""
-    policy = policy_for(root.source, options, fold_case=root.folds_case(), mount=root.mount_number())
+    """As `policy_on`. Raises `UserFault` also for a policy that has no grant at all."""
+    policy = policy_on(root, options)
     session = policy.session
     if not session.grants and not session.read_roots and not session.write_roots:
         raise UserFault(Exit.POLICY, NO_GRANT)
     return policy
+
+
+def policy_on(root: Root, options: PolicyOptions) -> Policy:
+    """The policy of these options for a view on `root`. Where the source takes two spellings for one name, rules ignore case
+    too. Raises `UserFault`."""
+    return policy_for(root.source, options, fold_case=root.folds_case(), mount=root.mount_number())
+
+
+def policy_of(source: HostPath, options: PolicyOptions) -> Policy:
+    """The policy that a mount of `source` (a real path) would have, for a caller that needs no view. Raises `UserFault`."""
+    root = root_of(source)
+    try:
+        return policy_on(root, options)
+    finally:
+        root.close()

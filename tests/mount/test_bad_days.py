@@ -435,6 +435,12 @@ def test_a_source_that_folds_case(source: Path) -> None:
         assert done.returncode == 4
         assert "--allow-case-folding" in done.stderr
         with mounted(source, *grants, options=("--allow-case-folding",)) as view:
+            asked = ["-g", "/=ro", "-g", "/1/Private=none", "/1/PRIVATE/secret", "--json"]
+            explained = [
+                json.loads(view.person.policyfs("explain", *words).stdout)["standing"]
+                for words in ([source, *asked], [view.point / "1/PRIVATE/secret", "--json"])
+            ]
+            assert explained == ["hidden", "hidden"], "before it is mounted and of the mount"
             assert os.listdir(view.point / "1") == []
             for path in ("1/Private/secret", "1/PRIVATE/SECRET", "1/private"):
                 with refused("ENOENT"):
