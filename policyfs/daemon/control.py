@@ -33,9 +33,9 @@ from policyfs.control.explained import OPERATIONS, explanation_values, path_faul
 from policyfs.daemon.namespaces import same_namespaces
 from policyfs.daemon.request import MountRequest
 from policyfs.fuse.handlers import Operations
-from policyfs.fuse.live import LivePolicy
 from policyfs.host import mounts
 from policyfs.host.errors import Exit, UserFault
+from policyfs.live.policy import LivePolicy
 from policyfs.policy.levels import LEVELS
 from policyfs.policy.paths import HostPath, PathFault, ViewPath, display, from_text, view_path
 from policyfs.policy.refusals import Refusal

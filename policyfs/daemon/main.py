@@ -25,13 +25,13 @@ from policyfs.daemon.request import MountRequest, Ready
 from policyfs.daemon.start import open_log
 from policyfs.fuse import polling
 from policyfs.fuse.handlers import MOST_HANDLES, Operations
-from policyfs.fuse.live import LivePolicy
 from policyfs.fuse.memory import collect_seldom
-from policyfs.fuse.policy_switch import PolicyChange, fuse_device
+from policyfs.fuse.policy_switch import PolicySwitch, fuse_device
 from policyfs.fuse.pruning import prune_cold
 from policyfs.host import mounts, places
 from policyfs.host.errors import Exit, UserFault
 from policyfs.host.harden import close_inherited, harden, raise_descriptor_limit
+from policyfs.live.policy import LivePolicy, no_record
 from policyfs.opening.view import nothing_open, open_policy, root_of
 from policyfs.policy.paths import HostPath, display
 from policyfs.view.credentials import HELD_SHARE
@@ -183,8 +183,14 @@ async def _serve(
     operations: Operations, request: MountRequest, socket: Path | None, ready: Ready, answer_descriptor: int
 ) -> None:
     device = None if request.old_kernel else fuse_device()
-    change = PolicyChange(operations, device=device)
-    live = LivePolicy(operations, request.policy_options, change)
+    switch = PolicySwitch(operations, device=device)
+    live = LivePolicy(
+        operations.view.root,
+        operations.view.policy,
+        request.policy_options,
+        record=no_record if operations.journal is None else operations.journal.event,
+    )
+    live.subscribe(switch.take)
     control = Control(request, operations, live)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_follow_signals, live)
@@ -193,7 +199,7 @@ async def _serve(
         nursery.start_soon(operations.watch.look_at_unshown)
         nursery.start_soon(operations.memory.run)
         nursery.start_soon(live.expire)
-        nursery.start_soon(change.follow)
+        nursery.start_soon(switch.follow)
         nursery.start_soon(prune_cold, operations.nodes, device)
         if operations.journal is not None:
             nursery.start_soon(operations.journal.run)

@@ -152,7 +152,8 @@ class Nodes:
         self.astray: set[Node] = set()
         """Directories that another moved and that were not found since: their names lead elsewhere, or nowhere."""
         self.on_judged: Callable[[list[Node]], None] = lambda changed: None
-        """Called when nodes are judged differently than the kernel was told, before anything else is answered."""
+        """Called with the nodes that are judged differently than the kernel was told, since a handler found a directory at
+        another place, before anything else is answered."""
 
     def __len__(self) -> int:
         return len(self._by_ino)
@@ -294,7 +295,7 @@ class Nodes:
         elif node.parent is not parent or node.name != name or node.gone:
             if node.level is not place.level or (directory and self.place(node) is not place):
                 # It goes by other rules from now on, and so does what is below it.
-                self.judge_anew(lambda: self._named(node, parent, name, only=True))
+                self.on_judged(self.judge_anew(lambda: self._named(node, parent, name, only=True)))
             else:
                 self._named(node, parent, name, only=directory)
                 self.epoch += directory
@@ -311,9 +312,9 @@ class Nodes:
                 raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
             above = above.parent
 
-    def judge_anew(self, change: Callable[[], None]) -> None:
-        """Make a change by which nodes may get another place. `on_judged` is told of those that are judged differently after
-        it: what the kernel was told of them is no longer true."""
+    def judge_anew(self, change: Callable[[], None]) -> list[Node]:
+        """Make a change by which nodes may get another place, and give those that are judged differently after it: what the
+        kernel was told of them is no longer true, and the caller tells it."""
         before = {node: self.place(node) for node in self._by_ino.values()}
         change()
         self.epoch += 1
@@ -331,7 +332,7 @@ class Nodes:
                 node.stamp = 0
             if node.watched is not None:
                 node.watched.names = None
-        self.on_judged(changed)
+        return changed
 
     @staticmethod
     def _named(node: Node, parent: Node, name: Name, *, only: bool = False) -> None:

@@ -54,9 +54,9 @@ def fuse_device() -> int | None:
     return None
 
 
-class PolicyChange:
-    """What changes the policy of one mount, and what follows when another moves a directory to where other rules hold.
-    One change of policy at a time: `LivePolicy` sees to it."""
+class PolicySwitch:
+    """Takes a new policy over for one mount, and tells the kernel when another moves a directory to where other rules hold.
+    `LivePolicy` calls it for one change at a time."""
 
     def __init__(self, operations: Operations, *, device: int | None) -> None:
         """`device` is the descriptor of /dev/fuse; None to do without the epoch, as an older kernel has to."""
@@ -66,16 +66,17 @@ class PolicyChange:
         self._judged = trio.Event()
         operations.nodes.on_judged = self._judged_differently
 
-    async def to(self, policy: Policy) -> None:
+    async def take(self, policy: Policy) -> None:
         """Go over to another policy. When this returns, nothing answers by the old one."""
-        self._operations.nodes.judge_anew(lambda: self._operations.view.take(policy))
-        await self._tell()
+        await self._tell(self._operations.nodes.judge_anew(lambda: self._operations.view.take(policy)))
 
     async def follow(self) -> None:
         """Tell the kernel of what a handler found to be judged differently. Runs until cancelled."""
         while True:
             await self._judged.wait()
-            await self._tell()
+            self._judged = trio.Event()
+            changed, self._untold = self._untold, []
+            await self._tell(changed)
 
     def _judged_differently(self, changed: list[Node]) -> None:
         """Names are looked up anew from the next request on, where the kernel can do that; nothing here waits."""
@@ -83,9 +84,7 @@ class PolicyChange:
         self._judged.set()
         self._new_epoch()
 
-    async def _tell(self) -> None:
-        self._judged = trio.Event()
-        changed, self._untold = self._untold, []
+    async def _tell(self, changed: list[Node]) -> None:
         await trio.to_thread.run_sync(self._tell_kernel, self._names_to_forget(changed), changed)
 
     def _names_to_forget(self, changed: list[Node]) -> list[tuple[int, bytes]]:

@@ -529,7 +529,8 @@ def test_a_grant_ends_while_the_machine_sleeps(source: Path, tmp_path: Path) -> 
     slept = tmp_path / "slept"
     slept.write_text("0")
     sabotage = (
-        f"from policyfs.fuse import live\nnow = live.now\nlive.now = lambda: now() + float(open({str(slept)!r}).read())"
+        "from policyfs.live import policy as live\nnow = live.now\n"
+        f"live.now = lambda: now() + float(open({str(slept)!r}).read())"
     )
     with live(source, "/=none", "/none=ro", sabotage=sabotage) as lively:
         lively.grant("/f", "ro", 3600)

@@ -1,4 +1,10 @@
-"""The policy of a mount as it stands: what it was mounted with, and what was granted or revoked since."""
+"""The policy in force: what a view was opened with, and what was granted, revoked or reloaded since.
+
+Theory. A change builds a new policy whole; an error in it changes nothing. Then the new policy is in force, and each
+subscriber takes it over in turn: the mount, which makes the kernel forget what was revoked, and whatever else answers by
+this policy. Only when all of them have taken it is the change acknowledged. So nothing answers by the old policy once
+`grant`, `revoke` or `reload` has returned. One change happens at a time.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +12,11 @@ import dataclasses
 import logging
 import math
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import trio
 
-from policyfs.fuse.handlers import Operations
-from policyfs.fuse.policy_switch import PolicyChange
 from policyfs.host.errors import Exit, UserFault
 from policyfs.opening.load import PolicyOptions
 from policyfs.opening.view import open_policy
@@ -20,12 +25,20 @@ from policyfs.policy.paths import ViewPath, display
 from policyfs.policy.policy import Policy
 from policyfs.policy.session import SessionFaults
 from policyfs.policy.tree import ConflictingRules
+from policyfs.source.root import Root
 
 log = logging.getLogger("policyfs")
 
 
-LONGEST_WAIT = 1.0
+MAX_WAIT = 1.0
 """Seconds between two looks at the clock while a grant is to end: how much later than said it may end after a suspend."""
+
+Subscriber = Callable[[Policy], Awaitable[None]]
+"""Takes a policy over: when it returns, nothing of it answers by the old one."""
+
+
+def no_record(what: str, **fields: str) -> None:
+    """Where no journal is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +61,34 @@ def now() -> float:
 
 
 class LivePolicy:
-    """Changes to the policy of one mount, each all or nothing. Granting and revoking read no file: what is in force is
-    what was read whole, whatever became of the file since."""
+    """The policy in force over one source, and every way to change it, each all or nothing. Granting and revoking read no
+    file: in force is what was read whole, whatever happened to the file since."""
 
-    def __init__(self, operations: Operations, options: PolicyOptions, change: PolicyChange) -> None:
-        self._operations = operations
-        self._change = change
-        self._base = operations.view.policy
+    def __init__(
+        self, root: Root, policy: Policy, options: PolicyOptions, *, record: Callable[..., None] = no_record
+    ) -> None:
+        """`policy` is that of `options` on `root`. `record` takes each change as an event with its fields."""
+        self._root = root
+        self._base = policy
+        self._record = record
+        self._subscribers: list[Subscriber] = []
+        self.policy = policy
+        """In force now."""
+        self.epoch = 0
+        """How often it has changed."""
         self.options = options
         self.grants: dict[ViewPath, LiveGrant] = {}
         self.closed: frozenset[ViewPath] = frozenset()
-        """What was revoked where no live grant was: closed as long as the mount lasts, but while a live grant opens it."""
+        """Revoked where there was no live grant: closed as long as the view lasts, except while a live grant opens it."""
         self._grants_changed = trio.Event()
         self._one_at_a_time = trio.Lock()
         """Held from reading what is in force until the change is acknowledged: two changes at once would undo each other."""
         self._one_reload = trio.Lock()
         """Held while a session is read, too, so that the one that was asked for last is in force at last."""
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Call `subscriber` with every later policy, before its change is acknowledged."""
+        self._subscribers.append(subscriber)
 
     async def reload(self, session_file: str | None = None) -> None:
         """Read the session anew, or another session file. Grants given live stay. Raises `UserFault`."""
@@ -73,12 +98,12 @@ class LivePolicy:
                 options = dataclasses.replace(options, session_file=session_file)
             # In a thread: a place that the rules name may lie below the mountpoint, and then this very view is asked for it,
             # or behind a server that does not answer. What was granted ends in its time meanwhile, and can be revoked.
-            base = await trio.to_thread.run_sync(open_policy, self._operations.view.root, options, abandon_on_cancel=True)
+            base = await trio.to_thread.run_sync(open_policy, self._root, options, abandon_on_cancel=True)
             async with self._one_at_a_time:
                 if base.fold_case != self._base.fold_case:
                     raise UserFault(Exit.PLACE, "SOURCE has begun or ceased to fold case; mount it anew")
                 await self._go_to(base, self.grants, self.closed, options)
-                self._tell("reload", session_file=options.session_file or "command line")
+                self._record("reload", session_file=options.session_file or "command line")
 
     async def grant(self, path: ViewPath, level: Level, seconds: float | None) -> None:
         """Open a path at a level, for so long. Floors and the denylist hold all the same. Raises `UserFault`."""
@@ -87,7 +112,7 @@ class LivePolicy:
             grants = {**self.grants, path: LiveGrant(level, until)}
             await self._go_to(self._base, grants, self.closed, self.options)
             lasts = {} if seconds is None else {"seconds": f"{seconds:.10g}"}
-            self._tell("grant", path=_text(path), level=str(level), **lasts)
+            self._record("grant", path=_text(path), level=str(level), **lasts)
 
     async def revoke(self, path: ViewPath) -> None:
         """End a grant that was given live; where there is none, close the path. Raises `UserFault`."""
@@ -95,7 +120,7 @@ class LivePolicy:
             grants = dict(self.grants)
             ended = grants.pop(path, None)
             await self._go_to(self._base, grants, self.closed if ended else self.closed | {path}, self.options)
-            self._tell("revoke", path=_text(path))
+            self._record("revoke", path=_text(path))
 
     async def expire(self) -> None:
         """End each grant when its time is over. Runs until cancelled."""
@@ -103,7 +128,7 @@ class LivePolicy:
             self._grants_changed = trio.Event()
             ends = [grant.until for grant in self.grants.values() if grant.until is not None]
             # trio's clock stands still while the machine sleeps, and `now` does not: so look again now and then.
-            wait = min(max(0.0, min(ends) - now()), LONGEST_WAIT) if ends else math.inf
+            wait = min(max(0.0, min(ends) - now()), MAX_WAIT) if ends else math.inf
             with trio.move_on_after(wait):
                 await self._grants_changed.wait()
                 continue
@@ -113,7 +138,7 @@ class LivePolicy:
                 if over:
                     await self._go_to(self._base, left, self.closed, self.options)
                     for path in over:
-                        self._tell("expire", path=_text(path))
+                        self._record("expire", path=_text(path))
                     log.info("the time of %s is over", ", ".join(display(path) for path in over))
 
     def shut(self) -> list[ViewPath]:
@@ -122,10 +147,6 @@ class LivePolicy:
             {path for path in self.closed if path not in self.grants}
             | {path for path, grant in self.grants.items() if grant.level is Level.NONE}
         )
-
-    def _tell(self, what: str, **fields: str) -> None:
-        if self._operations.journal is not None:
-            self._operations.journal.event(what, **fields)
 
     async def _go_to(
         self, base: Policy, grants: dict[ViewPath, LiveGrant], closed: frozenset[ViewPath], options: PolicyOptions
@@ -137,10 +158,12 @@ class LivePolicy:
                 policy = Policy(base.session.with_options(levels), base.surroundings, fold_case=base.fold_case)
             except (SessionFaults, ConflictingRules) as error:
                 raise UserFault(Exit.POLICY, f"this does not go with the session: {error}") from None
-        # From here on the new policy is in force, whatever becomes of telling the kernel.
+        # From here on the new policy is in force, even if a subscriber fails.
         self._base, self.grants, self.closed, self.options = base, grants, closed, options
+        self.policy, self.epoch = policy, self.epoch + 1
         self._grants_changed.set()
-        await self._change.to(policy)
+        for subscriber in self._subscribers:
+            await subscriber(policy)
 
 
 def _text(path: ViewPath) -> str:
