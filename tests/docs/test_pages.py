@@ -39,9 +39,9 @@ IN_A_VIEW = {"AGENTS.md", "CLAUDE.md"}
 
 def anchors(text: str) -> set[str]:
     """What `#...` can lead to in a page, as GitHub names its headings: in lower case, blanks as hyphens, nothing else but
-    letters, digits, `_` and `-`, and a number where a name comes again."""
+    letters, digits, `_` and `-`, and a number where a name comes again; and what a page names itself (`<a id="x">`)."""
     text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
-    found: set[str] = set()
+    found = set(re.findall(r'<a id="([\w-]+)">', text))
     for heading in re.findall(r"^#+ +(.*?)(?: +#+)? *$", text, re.MULTILINE):
         shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
         name = numbered = re.sub(r"[^\w -]", "", shown.lower()).replace(" ", "-")
