@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import platform
 import stat
 import struct
+from collections.abc import Iterable
 
 from policyfs.policy.paths import HostPath
 from policyfs.sandbox.layout import DEVICES
+from policyfs.sandbox.namespaces import CLONE_NEWNS, own_user_namespace, unshare
 
 _LANDLOCK_CREATE_RULESET = 444
 _LANDLOCK_RESTRICT_SELF = 446
@@ -26,11 +29,13 @@ _PR_SET_NO_NEW_PRIVS = 38
 _KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "loongarch64": 219, "ppc64le": 271, "s390x": 280}
 _KEYCTL_JOIN_SESSION_KEYRING = 1
 
-_CLONE_NEWNS = 0x20000
 _MS_NOSUID = 0x2
 _MS_NOEXEC = 0x8
-_MS_REC_SLAVE = 0x84000
-"""unshare(2), mount(2)."""
+_MS_BIND = 0x1000
+_MS_REC = 0x4000
+_MS_PRIVATE = 0x40000
+_MS_SLAVE = 0x80000
+"""mount(2)."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -69,21 +74,42 @@ def leave_session_keyring() -> None:
             raise OSError(error, "keyctl(KEYCTL_JOIN_SESSION_KEYRING)")
 
 
+def own_mounts(shown: Iterable[HostPath]) -> None:
+    """Go into a mount namespace of this process's own, in which nothing is mounted or unmounted later in the places that a
+    sandbox shows; and nothing that is mounted in it is seen outside (mount_namespaces(7), "Shared subtrees"). Raises
+    OSError.
+
+    bubblewrap itself leaves what it shows as slaves of the machine's mounts: a file system that is mounted later below
+    /usr would come in, writable. So each place is mounted over itself, and that mount is private. The rest stays a slave:
+    bubblewrap's outer process keeps this namespace, and a private copy of everything would keep a disk in use that is
+    unmounted and unplugged during the run.
+    """
+    try:
+        unshare(CLONE_NEWNS)
+    except OSError as error:
+        if error.errno != errno.EPERM:
+            raise
+        # Who has no such right has it in a user namespace of their own. The number of the user stays the same in it.
+        own_user_namespace(os.geteuid(), os.getegid())
+        unshare(CLONE_NEWNS)
+    _mount(None, HostPath(b"/"), _MS_REC | _MS_SLAVE)
+    for place in shown:
+        _mount(place, place, _MS_BIND | _MS_REC)
+        _mount(None, place, _MS_PRIVATE | _MS_REC)
+
+
 def owns_devices() -> bool:
     """Whether this user owns the machine's device nodes. Root in a container without privileges does not."""
     return os.stat("/dev/null").st_uid == os.geteuid()
 
 
 def make_devices(directory: HostPath) -> None:
-    """Make the nodes of a sandbox's /dev in `directory`, in a mount namespace of this process's own.
+    """Make the nodes of a sandbox's /dev in `directory`, after `own_mounts`. Raises OSError.
 
     For who owns the machine's nodes, root: bubblewrap hands them on, and a `chmod 0 /dev/null` in a sandbox would be one
     of the whole machine.
     """
-    _done(_libc.unshare(_CLONE_NEWNS), "unshare(CLONE_NEWNS)")
-    _done(_libc.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC_SLAVE), None), "mount(MS_SLAVE)")
-    flags = ctypes.c_ulong(_MS_NOSUID | _MS_NOEXEC)
-    _done(_libc.mount(b"tmpfs", bytes(directory), b"tmpfs", flags, b"mode=0755"), "mount(tmpfs)")
+    _mount(HostPath(b"tmpfs"), directory, _MS_NOSUID | _MS_NOEXEC, b"tmpfs", b"mode=0755")
     umask = os.umask(0)
     for name in DEVICES:
         node = directory + b"/" + name.encode()
@@ -104,6 +130,12 @@ def take_devices(directory: HostPath) -> None:
         node = os.open(nodes[status.st_rdev], how)
         os.dup2(node, standard)
         os.close(node)
+
+
+def _mount(what: HostPath | None, at: HostPath, flags: int, kind: bytes | None = None, options: bytes | None = None) -> None:
+    if _libc.mount(what, at, kind, ctypes.c_ulong(flags), options) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), at)
 
 
 def _done(result: int, what: str) -> int:

@@ -27,6 +27,11 @@ PRIVATE = (HostPath(b"/tmp"), HostPath(b"/var/tmp"))
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 """The nodes that bubblewrap's --dev takes from the machine."""
 
+FIRST_PROCESS = HostPath(b"/proc/1")
+"""Closed, so that nobody reads or writes the memory and the descriptors of the process that tells how the command ended."""
+
+_ETC = HostPath(b"/etc")
+
 CLIENT = HostPath(inside.PLACE.encode())
 """Where what the command asks its view with stands."""
 CLIENT_PROGRAM = HostPath(inside.PROGRAM.encode())
@@ -69,8 +74,10 @@ class Sandbox:
     """Where the command starts."""
     environment: Mapping[bytes, bytes]
     system: Sequence[SystemPlace]
-    kernel: Sequence[HostPath] = ()
-    """What of /proc is not about processes and could be written."""
+    closed_files: Sequence[HostPath] = ()
+    """Files of /proc that cannot be opened."""
+    closed_directories: Sequence[HostPath] = ()
+    """Directories of /proc that are empty."""
     places: Sequence[Place] = ()
     names: Mapping[HostPath, HostPath] = field(default_factory=dict)
     """Other names of places, made links: a person says ~/tree, and it really is /data/tree."""
@@ -104,6 +111,18 @@ def arguments(sandbox: Sandbox, files: Mapping[HostPath, int], filters: Sequence
     ]
 
 
+def shown(sandbox: Sandbox) -> list[HostPath]:
+    """The places of the machine that `arguments` shows something of, none in another."""
+    found = {HostPath(b"/dev"), sandbox.view, *(place.path for place in sandbox.places)}
+    if sandbox.ask is not None:
+        found.add(sandbox.ask)
+    for place in sandbox.system:
+        if place.link is None and _outside(place.path, sandbox):
+            path = place.content or place.path
+            found.add(_ETC if below(path, _ETC) is not None else path)
+    return sorted(path for path in found if not any(path != other and below(path, other) is not None for other in found))
+
+
 def _outside(path: bytes, sandbox: Sandbox) -> bool:
     return below(path, sandbox.source) is None
 
@@ -133,8 +152,14 @@ def _files(sandbox: Sandbox, files: Mapping[HostPath, int]) -> list[bytes]:
 
 def _kernel(sandbox: Sandbox) -> list[bytes]:
     made = [b"--proc", b"/proc", b"--dev", b"/dev"]
-    for path in sandbox.kernel:
-        made += (b"--ro-bind", path, path)
+    for path in (*sandbox.closed_directories, FIRST_PROCESS):
+        made += (b"--perms", b"0555", b"--tmpfs", path, b"--remount-ro", path)
+    for path in sandbox.closed_files:
+        # Opening it is refused: bubblewrap shows devices by --dev-bind alone.
+        made += (b"--ro-bind", b"/dev/null", path)
+    # Whoever is root in a sandbox owns the files of the kernel's settings, without any capability, and a mode that is
+    # changed here (chmod 0 /proc/meminfo) is changed for the whole machine.
+    made += (b"--remount-ro", b"/proc")
     if sandbox.devices is not None:
         for name in map(str.encode, DEVICES):
             made += (b"--dev-bind", sandbox.devices + b"/" + name, b"/dev/" + name)

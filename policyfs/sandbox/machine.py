@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from policyfs.host.errors import Exit, UserFault
 from policyfs.host.mounts import Mount, Origin, origin, shown_at
 from policyfs.policy.paths import HostPath, below, display
+from policyfs.sandbox import confine
 from policyfs.sandbox.layout import NAMESPACES, SystemPlace
 
 _PROGRAMS = (
@@ -68,22 +69,30 @@ def _etc_places() -> Iterable[SystemPlace]:
                 yield SystemPlace(HostPath(path), content=HostPath(real))
 
 
-def kernel_places() -> list[HostPath]:
-    """The entries of /proc that are not about processes and that somebody could write to.
+_PROC = {
+    # Of this machine's processor, memory and kernel: what programs size themselves by.
+    "cgroups", "config.gz", "cpuinfo", "crypto", "devices", "filesystems", "loadavg", "meminfo", "misc", "modules", "stat",
+    "uptime", "version", "vmstat",
+    # Of the sandbox's own namespaces, and of terminals, which ps(1) needs.
+    "sys", "sysvipc", "tty",
+}  # fmt: skip
+"""What is shown of /proc besides processes. Everything else tells of the machine's other programs, disks or devices, or is
+a way to the kernel, and so may be whatever a driver adds: keys, timer_list, kcore, fs, bus, acpi, sysrq-trigger."""
 
-    bubblewrap covers a few of them, and only those whose directory its user could write in: root in a sandbox, without
-    any capability, still owns the files of /proc/sys, and was measured to change the machine's core_pattern, a program
-    that the kernel starts as the real root.
-    """
-    found = []
-    with os.scandir(b"/proc") as entries:
+_PROC_BELOW = (HostPath(b"/proc/tty/driver"),)
+"""Directories to be closed in what is shown: how many bytes each serial line has sent."""
+
+
+def closed_places() -> tuple[list[HostPath], list[HostPath]]:
+    """The files and the directories of /proc that a command does not see."""
+    files: list[HostPath] = []
+    directories = [path for path in _PROC_BELOW if os.path.isdir(path)]
+    with os.scandir("/proc") as entries:
         for entry in entries:
-            if entry.name.isdigit() or entry.is_symlink():
+            if entry.name.isdigit() or entry.is_symlink() or entry.name in _PROC:
                 continue
-            status = entry.stat(follow_symlinks=False)
-            if stat.S_ISDIR(status.st_mode) or status.st_mode & 0o222:
-                found.append(HostPath(b"/proc/" + entry.name))
-    return sorted(found)
+            (directories if entry.is_dir() else files).append(HostPath(os.fsencode(entry.path)))
+    return sorted(files), sorted(directories)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +176,18 @@ class Tools:
                 env={b"PATH": b"/usr/bin:/bin"},
                 # A Ctrl-C is not for it, see `Probe.end`.
                 start_new_session=True,
+                preexec_fn=_own_mounts,
             )
         )
+
+
+def _own_mounts() -> None:
+    try:
+        confine.own_mounts(())
+    except OSError as error:
+        # Said in bubblewrap's place: of an exception here the parent learns no text.
+        os.write(2, f"{error.strerror} ({error.filename})\n".encode())
+        os._exit(1)
 
 
 class Probe:

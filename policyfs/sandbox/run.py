@@ -170,9 +170,12 @@ class _Started:
         # setsid gives the command a session of its own, and its terminal; it says 126 and 127 as shells do.
         launcher = [tools.setsid, *([b"--ctty"] if streams.controls else []), b"--"]
 
+        shown = layout.shown(sandbox)
+
         def confined() -> None:
             try:
                 confine.leave_session_keyring()
+                confine.own_mounts(shown)
                 if sandbox.devices is not None:
                     confine.make_devices(sandbox.devices)
                     confine.take_devices(sandbox.devices)
@@ -298,6 +301,7 @@ def _sandbox(wanted: Wanted, source: HostPath, directory: RunDirectory) -> tuple
     if kept is not None:
         _make_home(kept)
     named = {places.absolute(wanted.source): source, **{each.named: each.place.path for each in added}}
+    closed_files, closed_directories = machine.closed_places()
     sandbox = Sandbox(
         source=source,
         view=directory.view,
@@ -306,7 +310,8 @@ def _sandbox(wanted: Wanted, source: HostPath, directory: RunDirectory) -> tuple
         directory=source,
         environment=values,
         system=system,
-        kernel=machine.kernel_places(),
+        closed_files=closed_files,
+        closed_directories=closed_directories,
         places=[each.place for each in added],
         names=layout.links_to(named, taken, [home, layout.CLIENT, *layout.PRIVATE]),
         network=wanted.network,

@@ -67,12 +67,14 @@ Condition = tuple[int, int, int]
 _FIRST_PROCESS = 1
 
 _FAMILIES = {1: "AF_UNIX", 2: "AF_INET", 10: "AF_INET6", 16: "AF_NETLINK"}
-"""socket(2). The numbers of families end at 46 today."""
+"""socket(2)."""
+_FAMILIES_END = 64
+"""Beyond the last family, which is 45 today."""
 _NETLINK = 16
-_NETLINK_ROUTE = 0
-"""netlink(7): addresses and routes of the own network, which getifaddrs(3) asks for. The other protocols tell of every
-socket of the network (SOCK_DIAG) or of devices (KOBJECT_UEVENT, GENERIC), or are for whoever administers it."""
-_BEYOND = 64
+_PROTOCOL_BITS = (1, 2, 4, 8, 16, 32)
+"""Each netlink protocol but NETLINK_ROUTE, which is 0, has one of these (netlink(7); there are 32). That one tells of the
+addresses and routes of the own network, which getifaddrs(3) asks for. The others tell of every socket of the network
+(SOCK_DIAG) or of devices (KOBJECT_UEVENT, GENERIC), or are for whoever administers it."""
 
 _NAMESPACES = {
     "CLONE_NEWNS": 0x20000,
@@ -103,12 +105,11 @@ def conditional() -> Iterator[tuple[int, str, tuple[Condition, ...]]]:
     ):
         yield errno.EPERM, name, ((at, _INT, _FIRST_PROCESS),)
     for name in ("socket", "socketpair"):
-        for family in range(_BEYOND):
+        for family in range(_FAMILIES_END):
             if family not in _FAMILIES:
                 yield errno.EAFNOSUPPORT, name, ((0, _INT, family),)
-        for protocol in range(_BEYOND):
-            if protocol != _NETLINK_ROUTE:
-                yield errno.EPROTONOSUPPORT, name, ((0, _INT, _NETLINK), (2, _INT, protocol))
+        for bit in _PROTOCOL_BITS:
+            yield errno.EPROTONOSUPPORT, name, ((0, _INT, _NETLINK), (2, bit, bit))
     for flag in _NAMESPACES.values():
         yield errno.EPERM, "clone", ((0, flag, flag),)
     for request in _TERMINAL.values():

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from policyfs.sandbox import machine
 from tests.mount import harness
 from tests.mount.harness import Person, until
 from tests.sandbox.runs import PYTHON, SECRET, Ground, ground, ran
@@ -269,40 +270,82 @@ def test_absolute_links_of_the_tree_work_as_they_are(one_tree: Ground) -> None:
 
 
 def test_the_kernel_and_the_system_cannot_be_changed(tree: Ground) -> None:
-    """Not even root in a sandbox opens a setting of the kernel to write, or changes a file or device of the machine."""
+    """Not even root in a sandbox opens anything of /proc to write, changes the mode of it, which would be that of the whole
+    machine, or changes a file or device of the machine."""
     script = r"""
 import os
-opened = []
-for directory, _, files in os.walk("/proc"):
-    if directory.split("/")[2:3] and directory.split("/")[2].isdigit():
-        continue
-    for name in files:
-        path = os.path.join(directory, name)
-        if "/self/" in path or "/thread-self/" in path or path.startswith("/proc/net"):
-            continue
-        try:
-            os.close(os.open(path, os.O_WRONLY))
-            opened.append(path)
-        except OSError:
-            pass
-for path in ("/usr/bin/env", "/etc/hosts", "/etc/passwd", "/usr", "/"):
+changed, looked_at = [], 0
+def attempt(act, path):
+    global looked_at
+    looked_at += 1
     try:
-        os.chmod(path, 0o755)
-        opened.append(path)
+        act(path)
+        changed.append(path)
     except OSError:
         pass
+for directory, _, files in os.walk("/proc"):
+    for name in files:
+        path = os.path.join(directory, name)
+        if not os.path.islink(path):
+            attempt(lambda path: os.close(os.open(path, os.O_WRONLY)), path)
+            attempt(lambda path: os.chmod(path, os.stat(path).st_mode & 0o7777), path)
+    attempt(lambda path: os.chmod(path, os.stat(path).st_mode & 0o7777), directory)
+for path in ("/usr/bin/env", "/etc/hosts", "/etc/passwd", "/usr", "/"):
+    attempt(lambda path: os.chmod(path, 0o755), path)
 try:
     os.chmod("/dev/null", 0o600)
 except OSError:
     pass
-print(opened)
+print(changed, looked_at > 1000)
 """
     mode = os.stat("/dev/null").st_mode
     try:
-        assert ran(tree.python(script)).strip() == "[]"
+        assert ran(tree.python(script)).strip() == "[] True"
         assert os.stat("/dev/null").st_mode == mode
     finally:
         os.chmod("/dev/null", mode & 0o777)
+
+
+def test_of_proc_only_what_programs_need_is_shown(tree: Ground) -> None:
+    """Besides processes, settings and totals everything of /proc answers EACCES or is an empty directory, root's too: the
+    user's keys, timers, disks, file systems, and what a driver may add."""
+    script = r"""
+import os
+shown, closed = [], []
+for name in os.listdir("/proc"):
+    path = "/proc/" + name
+    if name.isdigit() or os.path.islink(path):
+        continue
+    try:
+        found = os.listdir(path) if os.path.isdir(path) else open(path, "rb").read(1)
+        (shown if found else closed).append(name)
+    except OSError as error:
+        (closed if error.errno == 13 else shown).append(name)
+print(*sorted(shown))
+print(*sorted(closed))
+"""
+    shown, closed = (line.split() for line in ran(tree.python(script)).splitlines())
+    assert set(shown) <= set(machine._PROC)
+    assert {"cpuinfo", "meminfo", "stat", "sys", "uptime"} <= set(shown)
+    assert {"fs", "key-users", "keys", "slabinfo", "timer_list"} & set(os.listdir("/proc")) <= set(closed)
+
+
+def test_the_first_process_is_out_of_reach(tree: Ground) -> None:
+    """Its memory, descriptors and environment are not to be had by any path, though it is there."""
+    script = r"""
+import errno, os
+os.kill(1, 0)
+for way in ("/proc/1", "/proc/self/root/proc/1", "/proc/2/../1"):
+    assert os.listdir(way) == []
+    for name in ("mem", "task/1/mem", "fd", "environ", "maps", "root"):
+        try:
+            os.open(f"{way}/{name}", os.O_RDONLY)
+            print(way, name)
+        except FileNotFoundError:
+            pass
+assert os.stat("/proc/self/mem")
+"""
+    assert ran(tree.python(script)) == ""
 
 
 def test_a_device_for_a_standard_descriptor_is_not_the_machines(as_root: None) -> None:
