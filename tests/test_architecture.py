@@ -1,4 +1,4 @@
-"""The layers of DESIGN 2, walked: who imports whom, who reaches the source, and what every name owes its reader."""
+"""The layers of docs/architecture.md: who imports whom, who reaches the source, and what every name owes its reader."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def paths_reached(file: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def test_only_the_door_reaches_the_source_by_path() -> None:
-    """DESIGN 5: nothing outside source/root.py opens, stats, lists or changes by path; the exceptions are all in use."""
+    """Rule reach-2: nothing outside source/root.py opens, stats, lists or changes by path; the exceptions are all in use."""
     found = {
         use
         for layer, file, tree in MODULES
@@ -227,7 +227,7 @@ def test_an_exception_that_is_kept_is_found(text: str) -> None:
 
 
 def test_every_module_can_be_read_in_one_sitting() -> None:
-    """DESIGN 2: modules stay small."""
+    """Modules stay small enough to be read in one sitting."""
     sizes = {file: len((PACKAGE / file).read_bytes().splitlines()) for _, file, _ in MODULES}
     assert {file: size for file, size in sizes.items() if size > 700} == {}
 

@@ -24,7 +24,7 @@ from tests.mount.harness import Mounted, errno_of, mounted, myself, refused
 SECRET = b"SECRET"
 OPEN = b"OPEN"
 
-# As DESIGN 3 has them, written out once more: a rule that is lost from the product is missed here.
+# As rules deny-1 to deny-4 have them, written out once more: a rule that is lost from the product is missed here.
 DIRECTORIES = (".ssh", ".gnupg", ".aws", ".config/gh", ".kube", ".azure", ".config/gcloud", ".password-store")
 FILES = (".docker/config.json", ".netrc", ".git-credentials", ".npmrc", ".pypirc", ".pgpass", ".cargo/credentials.toml")
 NAMES = (".env", ".env.local", ".env.example", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "credentials.json")

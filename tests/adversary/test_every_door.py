@@ -1,4 +1,4 @@
-"""Every door: each operation tried on each standing, from one table, with what DESIGN 4 says it answers.
+"""Every door: each operation tried on each standing, from one table, with what the table of docs/rules.md says it answers.
 
 A hidden name has four sorts (hidden by a grant at none, by the denylist, because it is a link that lands on something
 hidden, because it is another mount) and three places it may be in (below a directory at ro, at stage, below a passage).

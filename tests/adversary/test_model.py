@@ -1,4 +1,4 @@
-"""Random operations on a real mount at random levels, beside a model: DESIGN 4 written once more, as simply as possible,
+"""Random operations on a real mount at random levels, beside a model: the rules written once more, as simply as possible,
 over a plain copy of the tree that is changed natively where the model permits it.
 
 After every step the source is what the copy is, to the byte; so what the model does not permit changed nothing. And
@@ -445,7 +445,7 @@ TestModel = pytest.mark.usefixtures("can_mount")(ViewBesideModel.TestCase)
 
 
 def test_model_agrees_with_the_table() -> None:
-    """The model's own answers, where they can be read off DESIGN 4."""
+    """The model's own answers, where they can be read off the table of docs/rules.md."""
     model = Model({(): RO, ("a",): STAGE, ("b",): NONE, ("b", "c"): RO}, Path("/nowhere"))
     assert [model.level(path) for path in [("x",), ("a", "b"), ("b", "a"), ("b", "c", "d"), ("a", DENIED)]] == [
         1,

@@ -3,7 +3,7 @@
 One tree is looked at twice, by two mounts with one policy: first as it is, then with 300 entries added that the policy
 hides, each in its way. So everything can be compared, inode numbers and change times too. What may differ is named
 here: a directory's own times, which hidden entries move (SECURITY.md), and whether a name can be made that something
-not shown has taken (DESIGN 4, the table).
+not shown has taken (rule make-4).
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ def policy(grants: dict[str, str], **tables: Any) -> Policy:
 
 
 def test_every_granted_path_is_told_with_its_level_in_words() -> None:
-    """{{view}} is every path that is open, by its full path, with the spec's name of its level; what is taken away again
-    is not named."""
+    """{{view}} is every path that is open, by its full path, with the name of its level (rule level-1); what is taken
+    away again is not named."""
     text = workspace(policy({"/": "ro", "/Notes": "stage", "/Notes/Private": "none", "/repo": "commit"}), "{{view}}")
     assert text == "- `/`: read-only\n- `/Notes`: read/write, stage\n- `/repo`: read/write, commit"
 

@@ -95,7 +95,7 @@ def outcome(act: Callable[[], Any]) -> Any:
 
 def paths() -> list[str]:
     """Every path of up to two names, and the longer ones that begin in a directory or a link; dots resolved by their
-    text, as the spec has it, where the kernel would go by the tree."""
+    text (rule path-2), where the kernel would go by the tree."""
     asked = {"/".join(names) for length in (1, 2) for names in itertools.product(NAMES, repeat=length)}
     for second, third in itertools.product(NAMES, NAMES):
         asked |= {f"open/{second}/{third}", f"way/in/{second}/{third}", f"way/in/back/{second}/{third}"}
@@ -104,8 +104,8 @@ def paths() -> list[str]:
 
 
 def is_passage(view: View, path: str, *, follow: bool) -> bool:
-    """Whether a passage is there. Whatever is asked of one, the spec's text is that it is not open; the kernel finds the
-    name before it asks."""
+    """Whether a passage is there. Whatever is asked of one, the text is that it is not open (rule passage-1); the kernel
+    finds the name before it asks."""
     return outcome(lambda: view.stat(path, follow=follow).level) is Level.NONE
 
 

@@ -169,7 +169,7 @@ def test_a_listing_has_what_is_visible(view: View) -> None:
     ],
 )
 def test_a_refused_listing_has_errno_and_text(view: View, path: str, code: str, text: str) -> None:
-    """A passage, a hidden name and a missing one, a file: errno and text of the spec."""
+    """A passage, a hidden name and a missing one, a file: errno and text of the rules error-1 and error-2."""
     assert refused(view.list, path) == (code, text)
 
 

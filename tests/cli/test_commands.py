@@ -270,7 +270,7 @@ def explained(home: Path, *arguments: str | bytes | Path) -> list[dict[str, Any]
 
 
 def test_explain_as_json(home: Path, source: Path, session: Path) -> None:
-    """One object for each path, in the order asked: what decided, and the spec's text for what is refused."""
+    """One object for each path, in the order asked: what decided, and the text of rule error-1 for what is refused."""
     asked = ("/Notes/a.md", "/Notes/Private", "/Notes/Private/x", "/Notes/Archive/b", "/c.sql", "/Notes/Private/open")
     writable, passage, below, floored, denied, committable = explained(home, source, "-s", session, *asked)
     uncommitted = {"errno": "EINVAL", "text": "Nothing to commit: /Notes/a.md is not in a repository."}
@@ -360,7 +360,7 @@ def test_explain_reports_every_path_that_is_none(home: Path, source: Path) -> No
 
 
 def test_view_lists_what_is_open(home: Path, source: Path, session: Path) -> None:
-    """Every path that opens something, with the spec's name of its level; nothing hidden is named."""
+    """Every path that opens something, with the name of its level; nothing hidden is named."""
     said = policyfs("view", source, "-s", session, home=home)
     assert (said.code, said.errors) == (DONE, [])
     assert said.output.splitlines() == [

@@ -1,4 +1,5 @@
-"""No command prints what a tree, a session or a command line has in it so that it acts: on a terminal or in a prompt.
+"""No command prints what a tree, a session or a command line has in it so that it acts, on a terminal or in a
+prompt (rule text-1).
 
 Every name here is as hostile as a name can be, and so is the text of every file that a command prints. Each command is run
 with its output in a pipe and on a terminal.

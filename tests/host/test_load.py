@@ -399,7 +399,7 @@ def test_a_root_at_both_levels_is_at_the_higher(home: Path) -> None:
 
 
 def test_the_home_preset(home: Path) -> None:
-    """lam-file-access.txt: the home readable less the denylist, two directories of it writable; a file adds to it."""
+    """Rule root-1: the home readable less the denylist, two directories of it writable; a file adds to it."""
     policy = policy_of(home, preset="home")
     paths = ("/x", "/Downloads/x", "/Documents/Lam Agent/x", "/Documents/x", "/.ssh/x", "/Downloads/.env")
     assert [level(policy, path) for path in paths] == [1, 2, 2, 1, 0, 0]

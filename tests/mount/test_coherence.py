@@ -22,7 +22,7 @@ from tests.mount.status import counted, status_of
 TRIALS = 15
 MEDIAN = 0.050
 MOST = 0.500
-"""Seconds until a change in the source is seen, in the median of the trials and in each (DESIGN 7)."""
+"""Seconds until a change in the source is seen, in the median of the trials and in each (rule cache-1)."""
 SHORT = 1.0
 """Seconds that is kept what nothing watches."""
 SETTLED = 0.05

@@ -1,4 +1,4 @@
-"""The policy, naively: the spec and DESIGN 3 and 4 read aloud, for paths given as text and rules given as lists.
+"""The policy, naively: docs/rules.md read aloud, for paths given as text and rules given as lists.
 
 Nothing is compiled, kept or shared with policyfs/policy: every answer looks through every rule again. It is what the
 compiled policy is compared with, so it must be right by being read. Levels are the numbers 0 to 3.
@@ -55,7 +55,7 @@ class Reference:
         )
 
     def level(self, path: str) -> int:
-        """DESIGN 3: the least of grant, floors, boundary and denylist."""
+        """Rule level-4: the least of grant, floors, boundary and denylist."""
         caps = [most_specific(floors, path) for floors in self.floors.values()]
         return min(
             most_specific(self.grants, path) or NONE,
@@ -96,7 +96,7 @@ class Reference:
         return self.look(path) or ("EROFS" if self.level(path) < STAGE else None)
 
     def create(self, path: str) -> str | None:
-        """DESIGN 4, the rows of making a name."""
+        """Rules make-1 to make-3."""
         parent = above(path)
         if self.standing(parent) != "visible":
             return self.lookup(parent) or "EACCES"
@@ -105,7 +105,7 @@ class Reference:
         return "EROFS" if self.level(path) < STAGE else None
 
     def remove(self, path: str, *, directory: bool) -> str | None:
-        """DESIGN 4, the rows of taking a name away. A directory that a grant or floor names stays."""
+        """Rules remove-1, remove-2 and remove-4. A directory that a grant or floor names stays."""
         if self.lookup(path) or "passage" in (self.standing(path), self.standing(above(path))):
             return self.lookup(path) or "EACCES"
         if self.level(path) < STAGE:
@@ -114,12 +114,12 @@ class Reference:
         return self.outranked("EBUSY", path) if directory and path in named else None
 
     def link(self, old: str, new: str) -> str | None:
-        """DESIGN 4: a second name at the same level."""
+        """Rule move-3: a second name at the same level."""
         refused = self.look(old) or self.create(new)
         return refused or (self.outranked("EXDEV", new) if self.level(old) != self.level(new) else None)
 
     def rename(self, old: str, new: str, *, directory: bool) -> str | None:
-        """DESIGN 4: nothing changes its level by moving, nor does anything below it."""
+        """Rules move-1 to move-3: nothing changes its level by moving, nor does anything below it."""
         refused = self.remove(old, directory=directory) or self.create(new)
         crosses = self.level(old) != self.level(new) or (directory and self.rules_below(old) + self.rules_below(new))
         return refused or (self.outranked("EXDEV", old, new) if crosses else None)

@@ -77,7 +77,7 @@ def seen(answer: str | None) -> str | None:
 
 @given(rule_sets(), paths)
 def test_levels_and_standings(rules: RuleSet, path: str) -> None:
-    """A path has the level and the standing that the spec, read aloud, gives it."""
+    """A path has the level and the standing that the rules, read aloud, give it."""
     reference, found = rules.reference(), place(rules.compiled(), path)
     assert found.level == reference.level(rules.asked(path))
     assert str(found.standing) == seen(reference.standing(rules.asked(path)))

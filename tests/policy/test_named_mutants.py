@@ -1,4 +1,4 @@
-"""Three mistakes that lam-file-access.txt names must each fail a test: a containment comparison inverted, a check before
+"""Three mistakes of a policy by paths must each fail a test: a containment comparison inverted, a check before
 resolution, and a string prefix in place of whole names.
 
 Each is made wherever the code could have it: the text of one module is changed in a copy of the package, and tests that

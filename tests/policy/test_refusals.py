@@ -1,4 +1,4 @@
-"""The one table of refusals, against the spec's texts written out here."""
+"""The one table of refusals, against the texts of rule error-1 written out here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PATH = ViewPath(b"/Notes/a.md")
     ],
 )
 def test_the_texts_of_the_spec(refusal: Refusal, code: int, text: str) -> None:
-    """session-file-system.md, "Errors", word for word, each with the errno of DESIGN 4."""
+    """Rule error-1, word for word, each with the errno of rule error-2."""
     assert refusal.text(PATH) == text
     assert refusal.errno == code
 
@@ -61,5 +61,5 @@ def test_refusals_with_one_errno_are_still_told_apart() -> None:
     ],
 )
 def test_what_only_a_file_system_answers(refusal: Refusal, code: int) -> None:
-    """The errnos of DESIGN 4 and 5 for which the spec has no text."""
+    """The errnos of rule error-2 that only a file system has."""
     assert refusal.errno == code

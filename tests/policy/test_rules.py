@@ -30,7 +30,7 @@ def test_a_rule_is_shown_on_one_line(rule: Rule, shown: str) -> None:
 
 
 def test_the_four_levels() -> None:
-    """The spec's levels, their words and names, each including the ones before it."""
+    """The levels of rule level-1, their words and names, each including the ones before it."""
     assert LEVELS == {"none": Level.NONE, "ro": Level.RO, "stage": Level.STAGE, "commit": Level.COMMIT}
     assert list(Level) == sorted(Level)
     assert [level.meaning for level in Level] == [

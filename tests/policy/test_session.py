@@ -34,7 +34,7 @@ def faults(text: str) -> list[tuple[str, str]]:
 
 
 def test_everything_a_session_file_can_say() -> None:
-    """Every key of DESIGN 3 is read, and its paths are resolved."""
+    """Every key of docs/session-file.md is read, and its paths are resolved."""
     session = loads(
         r"""
         boundary = "/Notes/.."

@@ -1,5 +1,5 @@
-"""The `policyfs` of a sandbox: what a command may ask about its view, and that nothing more can be had by asking
-(issue 5, "From inside")."""
+"""The `policyfs` of a sandbox: what a command may ask about its view, and that nothing more can be had by asking (rule
+run-5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command in a sandbox tries and does not get (issue 5; security.md 4.8). Every attempt is first shown to work
+"""What a command in a sandbox tries and does not get (rule run-1). Every attempt is first shown to work
 outside or with something that is open, so that it fails for the right reason."""
 
 from __future__ import annotations
