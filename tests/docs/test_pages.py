@@ -140,8 +140,10 @@ def test_a_command_of_contributing_can_be_run(words: list[str]) -> None:
             assert refusal(*arguments) == ""
         case "scripts/bench":
             assert complaint("benchmarks", *arguments, "--list") == ""
-        case "scripts/test" if arguments:
+        case "scripts/test" if arguments and arguments != ["--fast"]:
             assert complaint("pytest", *COLLECT, *arguments) == ""
+        case "scripts/test" if arguments:
+            assert '"${1:-}" = --fast' in (CHECKOUT / script).read_text(encoding="utf-8")
         case _:
             assert arguments == []
 
@@ -149,7 +151,7 @@ def test_a_command_of_contributing_can_be_run(words: list[str]) -> None:
 def test_contributing_has_commands() -> None:
     """They are found, one with tests among them, and what cannot be run would be noticed."""
     assert {words[0] for words in RUN} == {f"scripts/{name}" for name in ("policyfs", "test", "mutation", "bench")}
-    assert any(len(words) > 1 for words in RUN if words[0] == "scripts/test")
+    assert any(words[1:] not in ([], ["--fast"]) for words in RUN if words[0] == "scripts/test")
     assert "No such option" in refusal("mount", "SOURCE", "MOUNTPOINT", "--gran", "/=ro")
     assert "No such option" in complaint("benchmarks", "--slow", "--list")
     assert "deselected" in complaint("pytest", *COLLECT, __file__, "-k", "nothing_such")
