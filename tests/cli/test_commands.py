@@ -387,7 +387,6 @@ def test_the_policy_options_together(home: Path, source: Path, session: Path) ->
     assert {entry["path"]: entry["level"] for entry in json.loads(said.output)} == {
         "/": "ro",
         "/Notes": "ro",
-        "/Notes/Archive": "ro",
         "/capped": "ro",
         "/root": "stage",
     }
