@@ -303,7 +303,7 @@ def test_open_files_follow_an_exchange(place: Place, opened: Opened) -> None:
 
 
 def test_a_whiteout_is_not_made(place: Place) -> None:
-    """RENAME_WHITEOUT would leave a device: EINVAL, alone and with other flags, and the name stays."""
+    """RENAME_WHITEOUT would leave a device (rule move-6): EINVAL, alone and with other flags, and the name stays."""
     (place.behind / "a").write_text("a")
     for flags in (WHITEOUT, WHITEOUT | NOREPLACE, NOREPLACE | EXCHANGE, 8):
         with refused("EINVAL"):
