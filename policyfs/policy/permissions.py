@@ -3,6 +3,10 @@
 A function here takes places, never paths: that is what keeps an answer from depending on what exists. `None` means that
 the policy has nothing against it; the source may still refuse.
 
+A place with rules below it (`Place.children`) is a directory or nothing. Were it a link, what the rules name would be
+reached where the link leads, and other rules hold there. So nothing but a directory is made there, and what stands there is
+neither removed nor moved. The answer is the same whether anything is there or not.
+
 The refusals of the table that speak of a parent at `ro` come out READ_ONLY and those under a passage DENIED, before
 anything else is asked: `_within` is that column of the table.
 """
@@ -66,8 +70,16 @@ def access(place: Place, wanted: int) -> Refusal | None:
     return None
 
 
-def create(parent: Place, child: Place) -> Refusal | None:
-    """Make a name: create, mkdir, mknod, symlink, the new name of link and rename."""
+def create(parent: Place, child: Place, *, directory: bool) -> Refusal | None:
+    """Make a name: create, mkdir, mknod, symlink, the new name of link. `directory` says that a directory is to be made."""
+    refused = new_name(parent, child)
+    if refused is None and child.children and not directory:
+        return _outranked(Refusal.RULES_BELOW, parent)
+    return refused
+
+
+def new_name(parent: Place, child: Place) -> Refusal | None:
+    """The new name of a rename, before it is known what is moved there."""
     refused = _within(parent, child)
     if refused is None and child.level is Level.NONE:
         return Refusal.DENIED
@@ -80,30 +92,41 @@ def taken(parent: Place) -> Refusal:
 
 
 def remove(parent: Place, child: Place, *, directory: bool, unknown_missing: bool) -> Refusal | None:
-    """Take a name away: unlink, rmdir, the old name of rename."""
+    """Take a name away: unlink, or rmdir with `directory`."""
+    refused = old_name(parent, child, unknown_missing=unknown_missing)
+    if refused is None and (child.children or (directory and child.named)):
+        return _outranked(Refusal.NAMED_BY_RULE, parent)
+    return refused
+
+
+def old_name(parent: Place, child: Place, *, unknown_missing: bool) -> Refusal | None:
+    """The old name of a rename, before it is known what is moved away."""
     refused = lookup(parent, child, unknown_missing=unknown_missing)
     if refused is not None:
         return refused
     if parent.standing is Standing.PASSAGE or child.standing is Standing.PASSAGE:
         return Refusal.DENIED
-    refused = _within(parent, child) or change(child)
-    if refused is None and directory and child.named:
-        return _outranked(Refusal.NAMED_BY_RULE, parent)
-    return refused
+    return _within(parent, child) or change(child)
 
 
 def link(old: Place, new_parent: Place, new: Place) -> Refusal | None:
     """Give a file a second name. Both names are at one level, or one file would be at two."""
-    refused = look(old) or create(new_parent, new)
+    refused = look(old) or create(new_parent, new, directory=False)
     if refused is None and old.level is not new.level:
         return _outranked(Refusal.CROSSES_RULES, new_parent)
     return refused
 
 
-def move(old_parent: Place, old: Place, new_parent: Place, new: Place, *, directory: bool) -> Refusal | None:
+def move_away(parent: Place, child: Place, *, directory: bool) -> Refusal | None:
+    """What a rename answers once it is known whether a directory is moved: one that a rule names stays."""
+    return _outranked(Refusal.NAMED_BY_RULE, parent) if directory and child.named else None
+
+
+def move(old_parent: Place, old: Place, new_parent: Place, new: Place) -> Refusal | None:
     """What a rename answers once the old name may be taken away and the new one made: nothing may change its level by
-    moving, neither the thing itself nor what lies below it."""
-    crosses = old.level is not new.level or (directory and bool(old.children or new.children))
+    moving, neither the thing itself nor what lies below it. Whether it is a directory is not asked: with rules below, it
+    is one, or it is what is not to stand there."""
+    crosses = old.level is not new.level or old.children or new.children
     if not crosses:
         return None
     return _outranked(_outranked(Refusal.CROSSES_RULES, old_parent), new_parent)

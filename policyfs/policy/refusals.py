@@ -28,7 +28,11 @@ class Refusal(enum.Enum):
     EXISTS = (errno.EEXIST, "Already exists: {path}")
 
     # What only a file system answers; the spec has no text for these.
-    NAMED_BY_RULE = (errno.EBUSY, "Held by a rule: {path} is named by a grant or a floor and stays where it is.")
+    NAMED_BY_RULE = (errno.EBUSY, "Held by a rule: a rule names {path} or something below it, so it stays where it is.")
+    RULES_BELOW = (
+        errno.EACCES,
+        "Only a directory: a rule names something below {path}, so nothing but a directory can be made there.",
+    )
     CROSSES_RULES = (
         errno.EXDEV,
         (

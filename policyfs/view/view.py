@@ -210,7 +210,7 @@ class View:
     @tried_again
     def create(self, location: Location, flags: int, mode: int, umask: int = 0) -> tuple[OpenFile, Attributes]:
         """Make a regular file and open it; without O_EXCL, open the one that is there."""
-        self._may_make(location)
+        self._may_make(location, directory=False)
         with self._directory(location) as (directory, name):
             try:
                 descriptor = self.root.create(
@@ -230,14 +230,14 @@ class View:
     @tried_again
     def make_directory(self, location: Location, mode: int, umask: int = 0) -> Attributes:
         """mkdir(2)."""
-        with self._making(location) as (directory, name):
+        with self._making(location, directory=True) as (directory, name):
             self.root.make_directory(directory, name, settable_mode(mode, directory=True) & 0o1777 & ~umask)
             return self._made(location, directory, name)
 
     @tried_again
     def make_node(self, location: Location, mode: int, umask: int = 0) -> Attributes:
         """mknod(2) of a regular file, a fifo or a socket; a device cannot be made."""
-        self._may_make(location)
+        self._may_make(location, directory=False)
         kind = stat.S_IFMT(mode)
         if kind not in (stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK):
             raise Refused(Refusal.NO_DEVICES, location.path)
@@ -303,11 +303,9 @@ class View:
         if flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE) or flags == RENAME_NOREPLACE | RENAME_EXCHANGE:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         exchange = flags == RENAME_EXCHANGE
-        self._may_remove(old, directory=False)
-        self._may_make(new)
+        self._may_rename(old, new)
         if exchange:
-            self._may_remove(new, directory=False)
-            self._may_make(old)
+            self._may_rename(new, old)
         with self._directory(old) as (old_parent, old_name), self._directory(new) as (new_parent, new_name):
             moved = self._status_shown(old, old_parent, old_name)
             replaced = self._status_of_target(new, new_parent, new_name)
@@ -357,8 +355,8 @@ class View:
     def _may_move(self, old: Location, new: Location, *, directory: bool) -> None:
         """The policy's word on moving what is known to be a directory or not: what a rule names stays where it is, and
         nothing changes its level."""
-        self._may_remove(old, directory=directory)
-        self._unless(permissions.move(old.parent, old.place, new.parent, new.place, directory=directory), new)
+        self._unless(permissions.move_away(old.parent, old.place, directory=directory), old)
+        self._unless(permissions.move(old.parent, old.place, new.parent, new.place), new)
 
     # -- attributes ---------------------------------------------------------------------------------------------------
 
@@ -466,10 +464,10 @@ class View:
         if location.place.standing is Standing.HIDDEN:
             raise Refused(self._unseen(location), location.path, location.place)
 
-    def _may_make(self, location: Location) -> None:
-        """The policy's word on making a name."""
+    def _may_make(self, location: Location, *, directory: bool) -> None:
+        """The policy's word on making a name, for a directory or for anything else."""
         self._parent_seen(location)
-        self._unless(permissions.create(location.parent, location.place), location)
+        self._unless(permissions.create(location.parent, location.place, directory=directory), location)
 
     def _may_remove(self, location: Location, *, directory: bool) -> None:
         """The policy's word on taking a name away."""
@@ -479,6 +477,13 @@ class View:
             permissions.remove(location.parent, location.place, directory=directory, unknown_missing=unknown_missing),
             location,
         )
+
+    def _may_rename(self, old: Location, new: Location) -> None:
+        """The policy's word on a rename, before it is known what is moved."""
+        self._parent_seen(old)
+        self._unless(permissions.old_name(old.parent, old.place, unknown_missing=self.policy.unknown_missing), old)
+        self._parent_seen(new)
+        self._unless(permissions.new_name(new.parent, new.place), new)
 
     def _parent_seen(self, location: Location) -> None:
         """Refuse what lies in a hidden directory as what it is, not seen. Only for callers that come with whole paths:
@@ -675,14 +680,15 @@ class View:
             os.close(directory)
 
     @contextmanager
-    def _making(self, location: Location) -> Iterator[tuple[int, Name]]:
-        """The directory in which a name may be made. A name that is taken is refused by what has it."""
-        self._may_make(location)
-        with self._directory(location) as (directory, name):
+    def _making(self, location: Location, *, directory: bool = False) -> Iterator[tuple[int, Name]]:
+        """The directory in which a name may be made, for a directory or for anything else. A name that is taken is refused
+        by what has it."""
+        self._may_make(location, directory=directory)
+        with self._directory(location) as (parent, name):
             try:
-                yield directory, name
+                yield parent, name
             except FileExistsError:
-                self._status_of_taken(location, directory, name)
+                self._status_of_taken(location, parent, name)
                 raise Refused(Refusal.EXISTS, location.path) from None
 
     def _made(self, location: Location, directory: int, name: Name) -> Attributes:

@@ -124,8 +124,14 @@ class Model:
         if self.level(path[:-1]) == RO and self.level(path) < STAGE:
             raise Refusal("EROFS")
 
-    def make(self, path: Path_) -> None:
-        """May a free name be made."""
+    def make(self, path: Path_, *, directory: bool) -> None:
+        """May a free name be made. Above a rule, only for a directory."""
+        self.name(path)
+        if self.below(path) and not directory:
+            self.crosses("EACCES", path)
+
+    def name(self, path: Path_) -> None:
+        """May a free name be taken, for whatever it is."""
         self.within(path)
         if not self.visible(path):
             raise Refusal("EACCES")
@@ -140,13 +146,17 @@ class Model:
             raise Refusal("EROFS")
 
     def remove(self, path: Path_, *, directory: bool) -> None:
-        """May a name be taken away."""
+        """May something be removed. What a rule names something below stays, and a directory that one names."""
+        self.take(path)
+        if self.below(path) or (directory and path in self.grants):
+            self.crosses("EBUSY", path)
+
+    def take(self, path: Path_) -> None:
+        """May a name be taken away from something."""
         if not self.visible(path[:-1]) or not self.visible(path):
             raise Refusal("EACCES")
         self.within(path)
         self.change(path)
-        if directory and path in self.grants:
-            self.crosses("EBUSY", path)
 
     def crosses(self, code: str, *ends: Path_) -> None:
         """A rule is in the way; a directory at ro answers first."""
@@ -154,9 +164,11 @@ class Model:
 
     def move(self, old: Path_, new: Path_, *, directory: bool) -> None:
         """May one thing go from the one name to the other."""
-        self.remove(old, directory=directory)
-        self.make(new)
-        if self.level(old) != self.level(new) or (directory and (self.below(old) or self.below(new))):
+        self.take(old)
+        if directory and old in self.grants:
+            self.crosses("EBUSY", old)
+        self.name(new)
+        if self.level(old) != self.level(new) or self.below(old) or self.below(new):
             self.crosses("EXDEV", old, new)
 
 
@@ -321,12 +333,12 @@ class ViewBesideModel(RuleBasedStateMachine):
 
     # -- names --
 
-    def free_to_make(self, path: Path_) -> None:
+    def free_to_make(self, path: Path_, *, directory: bool = False) -> None:
         """The kernel says that a name is taken before it asks whether it might be made."""
         self.model.walk(path)
         if not self.model.there(path):
             # Below a passage the lookup itself is refused, and so is the making: it comes to the same.
-            self.model.make(path)
+            self.model.make(path, directory=directory)
 
     @rule(path=paths, data=st.binary(max_size=20))
     def create(self, path: Path_, data: bytes) -> None:
@@ -336,7 +348,7 @@ class ViewBesideModel(RuleBasedStateMachine):
     @rule(path=paths)
     def make_directory(self, path: Path_) -> None:
         """mkdir(2)."""
-        self.both(lambda: self.free_to_make(path), lambda root: os.mkdir(root.joinpath(*path)))
+        self.both(lambda: self.free_to_make(path, directory=True), lambda root: os.mkdir(root.joinpath(*path)))
 
     @rule(path=paths, aim=aims)
     def unlink(self, path: Path_, aim: int | None) -> None:
@@ -376,7 +388,7 @@ class ViewBesideModel(RuleBasedStateMachine):
             if directory:
                 # The kernel says so before it asks anybody.
                 raise Refusal("EPERM")
-            model.make(new)
+            model.make(new, directory=False)
             if model.level(old) != model.level(new):
                 model.crosses("EXDEV", new)
 
@@ -404,11 +416,11 @@ class ViewBesideModel(RuleBasedStateMachine):
             same = replaces and model.at(old).samefile(model.at(new))
             if nested or same or (replaces and flags != 2 and directory != replaced_directory):
                 return
-            model.remove(old, directory=False)
-            model.make(new)
+            model.take(old)
+            model.name(new)
             if flags == 2:
-                model.remove(new, directory=False)
-                model.make(old)
+                model.take(new)
+                model.name(old)
             model.move(old, new, directory=directory)
             if flags == 2:
                 model.move(new, old, directory=replaced_directory)
@@ -457,4 +469,4 @@ def test_model_agrees_with_the_table() -> None:
     assert [model.passage(path) for path in [(), ("b",), ("b", "a"), ("c",)]] == [False, True, False, False]
     for path, code in {("x",): "EROFS", ("a", DENIED): "EACCES", ("b", "x"): "EACCES", ("b",): "EROFS"}.items():
         with pytest.raises(Refusal, match=code):
-            model.make(path)
+            model.make(path, directory=True)

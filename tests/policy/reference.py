@@ -95,8 +95,13 @@ class Reference:
         """The same: `stage`."""
         return self.look(path) or ("EROFS" if self.level(path) < STAGE else None)
 
-    def create(self, path: str) -> str | None:
-        """Rules make-1 to make-3."""
+    def create(self, path: str, *, directory: bool) -> str | None:
+        """Rules make-1 to make-3 and make-6."""
+        refused = self.new_name(path)
+        return refused or (self.outranked("EACCES", path) if self.rules_below(path) and not directory else None)
+
+    def new_name(self, path: str) -> str | None:
+        """Making a name, whatever it is to be the name of."""
         parent = above(path)
         if self.standing(parent) != "visible":
             return self.lookup(parent) or "EACCES"
@@ -105,24 +110,34 @@ class Reference:
         return "EROFS" if self.level(path) < STAGE else None
 
     def remove(self, path: str, *, directory: bool) -> str | None:
-        """Rules remove-1, remove-2 and remove-4. A directory that a grant or floor names stays."""
+        """Rules remove-1, remove-2, remove-4 and remove-5."""
+        stays = bool(self.rules_below(path)) or (directory and self.is_named(path))
+        return self.old_name(path) or (self.outranked("EBUSY", path) if stays else None)
+
+    def old_name(self, path: str) -> str | None:
+        """Taking a name away, whatever it is the name of."""
         if self.lookup(path) or "passage" in (self.standing(path), self.standing(above(path))):
             return self.lookup(path) or "EACCES"
-        if self.level(path) < STAGE:
-            return "EROFS"
-        named = [rule for rules in [self.grants, *self.floors.values()] for rule, _ in rules]
-        return self.outranked("EBUSY", path) if directory and path in named else None
+        return "EROFS" if self.level(path) < STAGE else None
+
+    def is_named(self, path: str) -> bool:
+        """Whether a grant or a floor names exactly this path."""
+        return path in [rule for rules in [self.grants, *self.floors.values()] for rule, _ in rules]
 
     def link(self, old: str, new: str) -> str | None:
-        """Rule move-3: a second name at the same level."""
-        refused = self.look(old) or self.create(new)
+        """Rule move-3."""
+        refused = self.look(old) or self.create(new, directory=False)
         return refused or (self.outranked("EXDEV", new) if self.level(old) != self.level(new) else None)
 
     def rename(self, old: str, new: str, *, directory: bool) -> str | None:
-        """Rules move-1 to move-3: nothing changes its level by moving, nor does anything below it."""
-        refused = self.remove(old, directory=directory) or self.create(new)
-        crosses = self.level(old) != self.level(new) or (directory and self.rules_below(old) + self.rules_below(new))
-        return refused or (self.outranked("EXDEV", old, new) if crosses else None)
+        """Rules remove-4 and move-1 to move-3."""
+        refused = self.old_name(old) or self.new_name(new)
+        if refused:
+            return refused
+        if directory and self.is_named(old):
+            return self.outranked("EBUSY", old)
+        crosses = self.level(old) != self.level(new) or self.rules_below(old) or self.rules_below(new)
+        return self.outranked("EXDEV", old, new) if crosses else None
 
     def outranked(self, code: str, *paths: str) -> str:
         """In a parent at ro the answer is EROFS instead."""

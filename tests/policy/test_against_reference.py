@@ -43,9 +43,10 @@ class Asked:
     def change(self, path: str) -> str | None:
         return self.lookup(path) or code(permissions.change(self.place(path)))
 
-    def create(self, path: str) -> str | None:
+    def create(self, path: str, *, directory: bool) -> str | None:
         parent = above(path)
-        return self.lookup(parent) or code(permissions.create(self.place(parent), self.place(path)))
+        refused = permissions.create(self.place(parent), self.place(path), directory=directory)
+        return self.lookup(parent) or code(refused)
 
     def remove(self, path: str, *, directory: bool) -> str | None:
         refused = permissions.remove(
@@ -58,10 +59,16 @@ class Asked:
         return self.look(old) or self.lookup(above(new)) or code(refused)
 
     def rename(self, old: str, new: str, *, directory: bool) -> str | None:
-        moved = permissions.move(
-            self.place(above(old)), self.place(old), self.place(above(new)), self.place(new), directory=directory
+        old_parent, old_place = self.place(above(old)), self.place(old)
+        new_parent, new_place = self.place(above(new)), self.place(new)
+        refused = (
+            permissions.old_name(old_parent, old_place, unknown_missing=self.unknown_missing),
+            permissions.new_name(new_parent, new_place),
+            permissions.move_away(old_parent, old_place, directory=directory),
+            permissions.move(old_parent, old_place, new_parent, new_place),
         )
-        return self.remove(old, directory=directory) or self.create(new) or code(moved)
+        making = code(refused[1] or refused[2] or refused[3])
+        return self.lookup(above(old)) or code(refused[0]) or self.lookup(above(new)) or making
 
 
 def code(refusal: Refusal | None) -> str | None:
@@ -106,7 +113,7 @@ def test_look_change_and_lookup(rules: RuleSet, path: str) -> None:
 def test_create_and_remove(rules: RuleSet, path: str, directory: bool) -> None:
     """Making a name and taking it away."""
     asked, reference, spelt = Asked(rules), rules.reference(), rules.asked(path)
-    assert asked.create(path) == seen(reference.create(spelt))
+    assert asked.create(path, directory=directory) == seen(reference.create(spelt, directory=directory))
     assert asked.remove(path, directory=directory) == seen(reference.remove(spelt, directory=directory))
 
 
@@ -142,22 +149,35 @@ def test_the_examples_reach_every_answer() -> None:
     for path in some:
         both("look", lambda it, path=path: it.look(path), reference.look(path))
         both("change", lambda it, path=path: it.change(path), reference.change(path))
-        both("create", lambda it, path=path: it.create(path), reference.create(path))
-        both("remove", lambda it, path=path: it.remove(path, directory=True), reference.remove(path, directory=True))
+        for kind in (False, True):
+            both(
+                f"create {kind}",
+                lambda it, path=path, kind=kind: it.create(path, directory=kind),
+                reference.create(path, directory=kind),
+            )
+            both(
+                f"remove {kind}",
+                lambda it, path=path, kind=kind: it.remove(path, directory=kind),
+                reference.remove(path, directory=kind),
+            )
         for other in [path for path in some if path.count("/") < 3]:
             both("link", lambda it, old=path, new=other: it.link(old, new), reference.link(path, other))
-            both(
-                "rename",
-                lambda it, old=path, new=other: it.rename(old, new, directory=True),
-                reference.rename(path, other, directory=True),
-            )
+            for kind in (False, True):
+                both(
+                    f"rename {kind}",
+                    lambda it, old=path, new=other, kind=kind: it.rename(old, new, directory=kind),
+                    reference.rename(path, other, directory=kind),
+                )
     assert answers == {
         "look": {None, "ENOENT", "EACCES"},
         "change": {None, "ENOENT", "EACCES", "EROFS"},
-        "create": {None, "ENOENT", "EACCES", "EROFS"},
-        "remove": {None, "ENOENT", "EACCES", "EROFS", "EBUSY"},
+        "create False": {None, "ENOENT", "EACCES", "EROFS"},
+        "create True": {None, "ENOENT", "EACCES", "EROFS"},
+        "remove False": {None, "ENOENT", "EACCES", "EROFS", "EBUSY"},
+        "remove True": {None, "ENOENT", "EACCES", "EROFS", "EBUSY"},
         "link": {None, "ENOENT", "EACCES", "EROFS", "EXDEV"},
-        "rename": {None, "ENOENT", "EACCES", "EROFS", "EBUSY", "EXDEV"},
+        "rename False": {None, "ENOENT", "EACCES", "EROFS", "EXDEV"},
+        "rename True": {None, "ENOENT", "EACCES", "EROFS", "EBUSY", "EXDEV"},
     }
     assert {asked.place(path).standing for path in some} == set(Standing)
     assert set(NAMES) > {"a", "A", "b", "k.pem"}

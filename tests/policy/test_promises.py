@@ -17,6 +17,7 @@ from policyfs.policy.refusals import Refusal
 from policyfs.policy.rules import Boundary, Denial, Floor, Grant, NoGrant, Rules
 from policyfs.policy.session import Deny, Session
 from policyfs.policy.tree import Compiled, ConflictingRules
+from tests.policy.reference import above
 from tests.policy.rule_sets import (
     GLOBS,
     NAMES,
@@ -153,8 +154,30 @@ def test_hidden_and_missing_answer_alike(rules: RuleSet, hidden: str, further: l
                 assert permissions.remove(
                     parent, one, directory=directory_too, unknown_missing=unknown_missing
                 ) is permissions.remove(parent, other, directory=directory_too, unknown_missing=unknown_missing)
-        assert permissions.create(parent, one) is permissions.create(parent, other)
+        for directory_too in (False, True):
+            assert permissions.create(parent, one, directory=directory_too) is permissions.create(
+                parent, other, directory=directory_too
+            )
         assert permissions.link(compiled.root, parent, one) is permissions.link(compiled.root, parent, other)
+
+
+@given(rule_sets(), below_root, below_root, st.booleans())
+def test_where_a_rule_names_something_below_a_directory_stays_and_nothing_else_comes(
+    rules: RuleSet, path: str, other: str, directory: bool
+) -> None:
+    """At a path that leads to what a rule names, every call but mkdir is refused that would make, put, move or remove
+    something there."""
+    compiled = rules.compiled()
+    (parent, at), (other_parent, beside) = (
+        (place(compiled, above(each)), place(compiled, each)) for each in (path, other)
+    )
+    if not at.children or path == other:
+        return
+    assert permissions.create(parent, at, directory=False)
+    assert permissions.link(beside, parent, at)
+    assert permissions.remove(parent, at, directory=directory, unknown_missing=False)
+    assert permissions.move(other_parent, beside, parent, at)
+    assert permissions.move(parent, at, other_parent, beside)
 
 
 @given(rule_sets(), paths)
