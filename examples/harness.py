@@ -3,7 +3,7 @@
     python examples/harness.py TREE SESSION.toml < calls.jsonl
 
 Reads a tool call a line (`{"tool": "read", "path": "/Notes/a.md"}`) and prints its result a line, as a harness would put it
-into the conversation: a refusal is a result too, in the exact words of the spec. What the model is told before its first
+into the conversation: a refusal is a result too, in the exact words of rule error-1. What the model is told before its first
 turn goes to standard error.
 """
 

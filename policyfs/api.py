@@ -10,10 +10,10 @@ mount.)
 docs/python.md shows it at work. What holds everywhere:
 
 * A path is a path of the view: `/` is SOURCE, a relative one is read from the start directory, `.` and `..` go by their
-  text (session-file-system.md, "Paths"). It may be a str, bytes or os.PathLike. Paths that come back are str, absolute and
+  text (rules path-1 to path-9). It may be a str, bytes or os.PathLike. Paths that come back are str, absolute and
   resolved, with undecodable bytes as surrogates, as `os.fsdecode` has them. A text that is no path is a ValueError.
 * What the policy refuses is a `Refused`: an OSError with the `errno` that a tool sees on a mount, whose `str` is the exact
-  text of session-file-system.md, "Errors". What the source itself refuses (a full disk, a directory that is not empty) is
+  text of rule error-1. What the source itself refuses (a full disk, a directory that is not empty) is
   the OSError that it is.
 * What a person can put right (a session file with faults, a SOURCE that is none) is a `UserFault`, a message a line.
 * Links are followed as the kernel follows them on a mount, each judged by where it lands, except for the last name of what
@@ -80,7 +80,7 @@ class Explanation:
     """What a session may do with a path, by the path's text alone: nothing is looked up.
 
     `look`, `change` and `commit` are None where the policy allows that kind of operation, else the exact text that
-    refuses it (session-file-system.md, "What each operation needs" and "Errors").
+    refuses it (rules level-7 and error-1).
     """
 
     path: str
@@ -97,7 +97,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """An object as the view shows it (DESIGN 4)."""
+    """An object as the view shows it (rules attribute-1 to attribute-4)."""
 
     path: str
     """Where it really is in the view: links are followed."""
@@ -156,15 +156,15 @@ class Policy:
         preset: str | None = None,
     ) -> Policy:
         """The policy of the view of `source`, a directory on this machine. Everything else is what the options of the
-        same names say on the command line (DESIGN 3):
+        same names say on the command line (rule session-2):
 
         * `session_file`: a session file (TOML); the rest is added to it.
         * `grants`, `floors`: from a path of the view to a level, as `Level` or as `"none"`, `"ro"`, `"stage"`, `"commit"`.
         * `floors_files`: further floor sources, whose keys are places on this machine.
         * `deny`: paths (`/x` of the view, `~/x` of the home) and globs on a name.
         * `read_roots`, `write_roots`: texts of places on this machine, each split on newlines and commas
-          (lam-file-access.txt, "Preferences"); an entry that is none is told in `notes`.
-        * `preset`: `"home"` is the model of lam-file-access.txt.
+          (rules root-1 to root-3); an entry that is none is told in `notes`.
+        * `preset`: `"home"` is the one of rule root-1.
 
         Raises `UserFault` with every fault found; then there is no policy.
         """
@@ -194,12 +194,12 @@ class Policy:
 
     @property
     def start(self) -> str:
-        """The start directory, from which relative paths are read (session-file-system.md, "Paths")."""
+        """The start directory, from which relative paths are read (rule path-1)."""
         return _text(self._compiled.session.start)
 
     @property
     def boundary(self) -> str:
-        """What the session may see at all (session-file-system.md, "Node kinds")."""
+        """What the session may see at all (rule boundary-1)."""
         return _text(self._compiled.session.boundary)
 
     def resolve(self, path: PathText) -> str:
@@ -207,7 +207,7 @@ class Policy:
         return _text(self._path(path))
 
     def level(self, path: PathText) -> Level:
-        """The level of a path (session-file-system.md, "Access levels"), whether or not anything is there."""
+        """The level of a path (rule level-4), whether or not anything is there."""
         return self._compiled.place(self._path(path)).level
 
     def explain(self, path: PathText) -> Explanation:
@@ -216,7 +216,7 @@ class Policy:
 
     def granted(self) -> dict[str, Level]:
         """Every path that opens something, or opens it differently than what lies above it, with its level, sorted:
-        `{{view}}` of session-file-system.md, "Access levels". Nothing hidden is among them."""
+        `{{view}}` of its prompt (rule prompt-1). Nothing hidden is among them."""
         return {_text(path): level for path, level in self._compiled.granted()}
 
     def prompt(self, template: str = TEMPLATE, *, at: PathText = "/") -> str:
@@ -275,7 +275,7 @@ class View:
         return _stat(location, self._open_gate.attributes(location))
 
     def list(self, path: PathText = ".") -> _Entries:
-        """The entries of a directory, directories first, then by name (session-file-system.md, "A listing"). Only what is
+        """The entries of a directory, directories first, then by name (rule prompt-2). Only what is
         at `ro` or above is among them."""
         gate = self._open_gate
         location = self._seen(path)
@@ -388,7 +388,7 @@ class View:
 
     def instructions(self, start: PathText | None = None) -> _Instructions:
         """The instruction files from the boundary down to the start directory, outermost first, each with its path
-        relative to the boundary (session-file-system.md, "Instruction files, stacked"). `start` is the session's own
+        relative to the boundary (rule instruction-1). `start` is the session's own
         where it is not given; what is `nearby` lies below the one last asked for."""
         gate = self._open_gate
         started = None if start is None else self._path(start)
@@ -517,8 +517,7 @@ def _stat(location: Location, attributes: Attributes) -> Stat:
 
 
 def _if_visible(refusal: Refusal, location: Location) -> Refusal:
-    """What a visible name answers; a passage is denied, whatever is asked of it (session-file-system.md, "A granted path
-    under a path that is not")."""
+    """What a visible name answers; a passage is denied, whatever is asked of it (rule passage-1)."""
     return refusal if location.place.standing is Standing.VISIBLE else Refusal.DENIED
 
 

@@ -1,11 +1,11 @@
-"""Instruction files: what a tree tells an agent that works in it (session-file-system.md, "Instruction files, stacked").
+"""Instruction files: what a tree tells an agent that works in it (rules instruction-1 to instruction-6).
 
 Theory. Every directory from the boundary down to the start directory may contribute one file, outermost first: the
 first of `NAMES` that is a regular file the session can read. All reading goes through the view, so a file that is
 hidden, or in a passage, is as good as absent, and the walk goes on below it. A directory further down contributes when
 something under it is read for the first time in a session: `Nearby` remembers.
 
-A start directory goes by where it really is, as every path that a rule of the device looks at (spec, "Paths"): a link to
+A start directory goes by where it really is, and not by its text (rule instruction-3): a link to
 `a/b` has the chain of `a/b`, `a` with it, as whoever changes into it is told by getcwd(3).
 
 Only what lies in the boundary counts. A link is followed by the view's own judgement, so one to a hidden place or out

@@ -1,7 +1,7 @@
-"""What a model is told of the view it works in: `{{view}}` of the spec's workspace block.
+"""What a model is told of the view it works in, for its prompt (rule prompt-1).
 
-Every granted path with its level in words, what a refusal means and that hidden things read as missing
-(session-file-system.md, "Access levels"). Nothing hidden is named, and nothing is looked up: the block follows from the
+Every granted path with its level in words, what a refusal means and that hidden things read as missing.
+Nothing hidden is named, and nothing is looked up: the block follows from the
 policy, so it is the same whatever the tree holds.
 
 Every path is told as it is where the model works. To tools that ask the view itself it begins at `/`; a program sees the

@@ -10,7 +10,7 @@ from policyfs.policy.policy import Explanation
 from policyfs.policy.refusals import Refusal
 
 OPERATIONS = ("look", "change", "commit")
-"""The kinds of operation that an explanation answers for (spec, "What each operation needs")."""
+"""The kinds of operation that an explanation answers for (rule level-7)."""
 
 
 def explanation_values(explanation: Explanation) -> dict[str, Any]:

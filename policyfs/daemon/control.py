@@ -1,6 +1,6 @@
 """The control socket of a mount: what a person may ask and change while it runs.
 
-Theory. A uid authenticates nothing here: an agent in a sandbox has the person's (security.md 47). What keeps an agent
+Theory. A uid authenticates nothing here: an agent in a sandbox has the person's (rule daemon-3). What keeps an agent
 away is that it cannot reach the socket: a pathname in a directory of mode 0700, below no view, bound into no sandbox. In
 depth, a peer must have the daemon's uid and live in its mount, pid and user namespaces, told by its pidfd so that the
 number cannot be somebody else's by then.

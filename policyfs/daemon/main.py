@@ -41,7 +41,7 @@ log = logging.getLogger("policyfs")
 
 _OPTIONS = frozenset({"fsname=policyfs", "subtype=policyfs", "nosuid", "nodev"})
 """No source in the mount table, no set-id program and no device behind the mount, nobody but its user in it: neither
-allow_other nor auto_unmount, which would uncover what lies beneath when the daemon dies (security.md 28, 39)."""
+allow_other nor auto_unmount, which would uncover what lies beneath when the daemon dies (rules daemon-4 and special-3)."""
 
 _SPARE_DESCRIPTORS = 64
 """Kept from handles for reaching, watching and logging."""
@@ -227,7 +227,7 @@ def _report_end(journal: Journal | None) -> None:
 
 async def _follow_signals(live: LivePolicy) -> None:
     """SIGTERM and SIGINT end the mount in order, SIGHUP reads the session anew; signal handlers of the usual kind would
-    break trio (platform.md)."""
+    break trio."""
     receiver = trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     async with trio.open_nursery() as nursery:
         with receiver as signals:

@@ -1,7 +1,7 @@
 """What a command asks a daemon to mount, and what the daemon answers: plain values that cross a pipe as JSON.
 
 The request crosses a pipe rather than the command line, since everyone may read another process's command line, and the
-rules tell what is hidden (security.md 4.4).
+rules tell what is hidden (rule daemon-2).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from policyfs.host.places import mount_name
 from policyfs.policy.paths import HostPath, PathFault, below, display
 
 DAEMON = (sys.executable, "-I", "-c", "from policyfs.daemon.main import main; main()")
-"""Isolated (-I): a `trio.py` where the person stands, or on PYTHONPATH, is never imported (security.md P16)."""
+"""Isolated (-I): a `trio.py` where the person stands, or on PYTHONPATH, is never imported (rule daemon-1)."""
 
 _PATIENCE = 10.0
 """Seconds that a daemon has to end in order; it takes milliseconds."""

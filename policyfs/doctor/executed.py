@@ -1,4 +1,4 @@
-"""Names of files that a person's own tools execute, or take orders from, without asking (security.md 53).
+"""Names of files that a person's own tools execute, or take orders from, without asking (rule doctor-1).
 
 A session that may change one of them leaves an order that is carried out later, outside the view, by whoever works
 there. The list is of what is common; whether a file is run is the tool's choice, so it can only be a list.

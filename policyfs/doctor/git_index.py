@@ -1,5 +1,5 @@
 """The paths that a git index tracks, read from its bytes: git itself is not run on a tree that a session may change,
-since a repository's configuration names programs for git to run (security.md 51).
+since a repository's configuration names programs for git to run (rule doctor-2).
 
 The format is that of gitformat-index(5): a header, entries sorted by path, extensions, and a checksum of it all.
 Versions 2 and 3 pad each entry to a multiple of eight bytes; version 4 writes a path as what differs from the one before.

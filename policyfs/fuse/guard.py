@@ -1,8 +1,8 @@
 """What stands between a handler and the kernel.
 
-A handler may fail in four ways, and each has one answer (DESIGN 6): a refusal of the policy becomes its errno; an
+A handler may fail in four ways, and each has one answer (rule serve-2): a refusal of the policy becomes its errno; an
 OSError of the source keeps its errno; ENOSYS becomes EIO, since one ENOSYS from open would switch open checks off for
-the whole mount (security.md P1); anything else is a fault of ours, is logged with its traceback and becomes EIO. The
+the whole mount; anything else is a fault of ours, is logged with its traceback and becomes EIO. The
 mount never dies of a request: pyfuse3 ends its main loop at any exception but FUSEError.
 """
 

@@ -1,6 +1,6 @@
-"""The handlers: each translates a request, calls the view, and translates the answer (DESIGN 6).
+"""The handlers: each translates a request, calls the view, and translates the answer (rule serve-1).
 
-Metadata calls run inline: a hop to a thread costs 70 times an lstat (platform.md). Between the judgement and the act
+Metadata calls run inline: a hop to a thread costs 70 times an lstat (rule serve-3). Between the judgement and the act
 there is no await, so no other request comes in between; against the source itself the view is safe by how it reaches.
 What may block for long, fsync, goes to a thread. No handler waits for a person.
 """
@@ -42,7 +42,7 @@ from policyfs.view.refused import Refused
 from policyfs.view.view import LEVEL_ATTRIBUTE, View
 
 MOST_HANDLES = 4096
-"""Open files and directories of one session (security.md 40). The daemon's descriptor limit is raised above it."""
+"""Open files and directories of one session (rule serve-4). The daemon's descriptor limit is raised above it."""
 
 _PAGE = 4096
 """Bytes of the smallest page that Linux has; larger ones begin and end at the end of one, too."""
@@ -62,6 +62,7 @@ def _is_of_a_mapping(offset: int, length: int, size: int) -> bool:
 class Operations(pyfuse3.Operations):
     """The requests of one mount, over one view."""
 
+    # Rule serve-5
     supports_dot_lookup = False
     enable_writeback_cache = False
     enable_acl = False
@@ -129,7 +130,7 @@ class Operations(pyfuse3.Operations):
         return node
 
     def _child(self, parent: Node, name: bytes, within: Identity | None = None) -> Location:
-        """The location of a name in a directory. Length first: DESIGN 4, "Order in every handler"."""
+        """The location of a name in a directory. Length first (rule error-4)."""
         if len(name) > NAME_MAX:
             raise Refused(Refusal.NAME_TOO_LONG, self.nodes.path(parent))
         if parent.gone:
@@ -226,7 +227,7 @@ class Operations(pyfuse3.Operations):
             directory.watched.names = None
 
     def _missing(self, parent: Node, name: bytes) -> EntryAttributes:
-        """The reply for a name that is missing or hidden, kept by the kernel: always alike (DESIGN 7)."""
+        """The reply for a name that is missing or hidden, kept by the kernel: always alike (rule cache-2)."""
         watched = parent.watched
         if watched is not None and not watched.tell_missing(name):
             raise pyfuse3.FUSEError(errno.ENOENT)
@@ -420,7 +421,7 @@ class Operations(pyfuse3.Operations):
         return written
 
     async def flush(self, fh: FileHandleT) -> None:
-        # One request less at each close (platform.md): there is nothing to flush, every write went through. The kernel
+        # One request less at each close: there is nothing to flush, every write went through. The kernel
         # takes ENOSYS from flush, unlike from open, to mean just that. So this handler is the one without the guard.
         raise pyfuse3.FUSEError(errno.ENOSYS)
 

@@ -1,7 +1,7 @@
 """What is open: opaque numbers the kernel holds, each for one open file or one directory listing.
 
 Numbers start at 2**32 and are never used twice in a mount: a handle of 0, which the kernel sends when something told it
-that opens need no handle, can therefore never be taken for a descriptor (security.md P1).
+that opens need no handle, can therefore never be taken for a descriptor (rule serve-4).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Theory. A node stands for one object of the source at one level: (device, inode, level), reached by one or more names.
 Hard links at one level share a node, as they share an inode; at two levels they do not, since a request that comes by
-inode number alone must have one answer (DESIGN 5, "Nodes").
+inode number alone must have one answer (rule file-1).
 
 A node lives from the reply that tells the kernel of it until the kernel has forgotten it as often as it was told: its
 lookup count. A directory's children hold on to it, so that a path can be made of names as long as the kernel knows any.

@@ -16,7 +16,7 @@ What became more needs no more than 4: names that were missing are looked up aga
 The same follows, from 2 on, when another moves a directory within the source to where other rules hold, and a handler
 finds it there under its new name (`Nodes.about_to_tell`): the kernel would go on to answer by the rules of the old place.
 Nobody waits for an acknowledgement then. With the epoch the kernel has been told before that handler answers; without it,
-names are forgotten a moment later. (A session cannot move a directory so itself: EXDEV, DESIGN 4.)
+names are forgotten a moment later. (Rule live-2. A session cannot move a directory so itself: move-1.)
 """
 
 from __future__ import annotations

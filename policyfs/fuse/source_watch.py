@@ -1,4 +1,4 @@
-"""What the kernel may keep, and for how long: as long as it is true (DESIGN 7).
+"""What the kernel may keep, and for how long: as long as it is true (rule cache-1).
 
 Theory. The kernel answers by itself, at native speed, for names, attributes and pages it was given for a long life. So
 the daemon watches what it has handed out: one inotify watch for each source directory it has looked into, made before

@@ -1,4 +1,4 @@
-"""What a process that holds the source does for itself before it holds it (security.md 30, 40)."""
+"""What a process that holds the source does for itself before it holds it (rule daemon-1)."""
 
 from __future__ import annotations
 

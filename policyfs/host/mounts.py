@@ -178,7 +178,7 @@ def in_one_of(roots: Collection[HostPath], place: HostPath) -> tuple[HostPath, V
 
 
 def nested_in(source: HostPath) -> list[Mount]:
-    """The mounts inside SOURCE, which a view does not enter."""
+    """The mounts inside SOURCE, which a view does not enter (rule source-1)."""
     return [mount for mount in mounts() if below(mount.point, source)]
 
 

@@ -1,4 +1,4 @@
-"""Where the code lies that runs when a person runs policyfs here. No view may change it.
+"""Where the code lies that runs when a person runs policyfs here. No view may change it (rule floor-5).
 
 Theory. A session that can change what policyfs executes needs no hole: the next command, or the next daemon, does as the
 session says. What is executed is this:

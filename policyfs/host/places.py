@@ -13,7 +13,7 @@ from policyfs.host.errors import Exit, UserFault
 from policyfs.policy.paths import HostPath, PathFault, below, for_shell, host_path
 
 ADMIN_FLOORS = HostPath(b"/etc/policyfs/floors.toml")
-"""Floors that the administrator sets for every session of the machine; used where it exists (DESIGN 3)."""
+"""Floors that the administrator sets for every session of the machine; used where it exists (rule floor-3)."""
 
 
 def home() -> HostPath:
@@ -145,7 +145,7 @@ def journal_directory(point: HostPath) -> Path:
 
 def own_places() -> tuple[HostPath, ...]:
     """What no view shows, whatever is granted: state, configuration, and the cache that holds policyfs's own code as
-    scripts/policyfs installs it. No session may edit what binds it (DESIGN 3)."""
+    scripts/policyfs installs it. No session may edit what binds it (rule deny-13)."""
     directories = [
         state_directory(),
         _base("XDG_CONFIG_HOME", ".config") / "policyfs",

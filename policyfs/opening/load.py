@@ -55,7 +55,7 @@ NO_GRANT = (
 )
 
 HOME_PRESET = Session(read_roots=("~",), write_roots=("~/Downloads", "~/Documents/Lam Agent"))
-"""lam-file-access.txt, "Path model": the home readable minus the denylist, two directories of it writable."""
+"""Rule root-1: the home readable less the denylist, two directories of it writable."""
 
 
 def session_of(options: PolicyOptions) -> Session:
@@ -88,8 +88,8 @@ def session_of(options: PolicyOptions) -> Session:
 
 
 def root_notes(options: PolicyOptions) -> list[str]:
-    """What a person should know of the roots that options give: each entry that is none. The others hold, as
-    lam-file-access.txt has it for a text of roots (docs/decisions/0003-roots.md)."""
+    """What a person should know of the roots that options give: each entry that is none. The others hold
+    (rule root-3; docs/decisions/0003-roots.md)."""
     return [
         f"{option}: {bad}; the other roots hold"
         for option, roots in zip(("--read-root", "--write-root"), _option_roots(options), strict=True)

@@ -24,7 +24,7 @@ def open_view(source: HostPath, options: PolicyOptions, *, named: HostPath | Non
 
 
 def root_of(source: HostPath) -> Root:
-    """The door to SOURCE. Raises `UserFault` where there is none, or this machine cannot confine it."""
+    """The door to SOURCE. Raises `UserFault` where there is none, or this machine cannot confine it (rule reach-3)."""
     try:
         return Root(source)
     except NoOpenat2:
@@ -44,7 +44,7 @@ _MOST_CLOSED = 3
 
 
 def nothing_open(policy: Policy) -> UserFault:
-    """The fault of a policy under which no path is visible: each grant with the rule that closes it."""
+    """The fault of a policy under which no path is visible: each grant with the rule that closes it (rule session-3)."""
     closed = [f"{display(path)} is closed by `{rule}`" for path, rule in sorted(policy.closing_rules().items())]
     told = ", ".join(closed[:_MOST_CLOSED]) + (f" and {len(closed) - _MOST_CLOSED} more" if closed[_MOST_CLOSED:] else "")
     return UserFault(
@@ -65,7 +65,7 @@ def open_policy(root: Root, options: PolicyOptions) -> Policy:
 
 def policy_on(root: Root, options: PolicyOptions) -> Policy:
     """The policy of these options for a view on `root`. Where the source takes two spellings for one name, rules ignore case
-    too. Raises `UserFault`."""
+    too (rule source-2). Raises `UserFault`."""
     return policy_for(root.source, options, fold_case=root.folds_case(), mount=root.mount_number())
 
 

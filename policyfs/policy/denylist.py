@@ -1,4 +1,4 @@
-"""The built-in denylist: places and names that hold credentials (DESIGN 3; lam-file-access.txt, "Path model").
+"""The built-in denylist: places and names that hold credentials (rules deny-1 to deny-9).
 
 A guard, not a proof: a list of what was thought of. A match covers everything below it, and no grant lifts it.
 """
@@ -11,14 +11,14 @@ from policyfs.policy.rules import Denial, DeniedHostPath, DeniedPath
 SOURCE = "built-in denylist"
 
 HOME_PLACES = (
-    # lam-file-access.txt
+    # Rule deny-1
     "~/.ssh",
     "~/.gnupg",
     "~/.aws",
     "~/.config/gh",
     "~/.docker/config.json",
     "~/.netrc",
-    # beyond it: DESIGN 3, "plus, beyond the spec"
+    # Rule deny-4
     "~/.git-credentials",
     "~/.kube",
     "~/.azure",

@@ -1,4 +1,4 @@
-"""Rules on a name in any directory: globs, compared without regard to case (DESIGN 3, "Denylist")."""
+"""Rules on a name in any directory: globs, compared without regard to case (rules deny-6 and deny-11)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_REMEMBERED = 4096
 
 def folded(name: bytes) -> str:
     """A name as rules that ignore case compare it. NFKC and case folding, so that no other spelling that a case-folding
-    file system takes for the same name escapes (security.md 26)."""
+    file system takes for the same name escapes."""
     if name.isascii():
         return name.decode("ascii").lower()
     text = name.decode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""The spec's four levels, and the three standings that follow from them (session-file-system.md, "Access levels")."""
+"""The four levels (rule level-1), and the three standings that follow from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Level(enum.IntEnum):
 
     @property
     def meaning(self) -> str:
-        """The spec's name of the level, as an agent is told it."""
+        """The name of the level, as an agent is told it."""
         return _MEANING[self]
 
 

@@ -1,4 +1,4 @@
-"""Text to path, on bytes, by the spec's rules ("Paths").
+"""Text to path, on bytes (rules path-1 to path-8).
 
 Three meanings, three types, so that one cannot be used for another by accident:
 
@@ -139,7 +139,7 @@ def joined(names: list[Name]) -> bytes:
 def view_path(text: bytes, start: ViewPath = ROOT) -> ViewPath:
     """A path as a caller wrote it, absolute and resolved; a relative one is read from the start directory.
 
-    Spec: session-file-system.md, "Paths". Raises `PathFault`.
+    Rules path-1 to path-7. Raises `PathFault`.
     """
     if not text:
         raise PathFault("empty", text)
@@ -160,7 +160,7 @@ def host_path(text: bytes, home: HostPath | None = None) -> HostPath:
 def below(path: bytes, ancestor: bytes) -> bytes | None:
     """What remains of an absolute, resolved `path` under `ancestor`: b"" for the same place, None if it is not there.
 
-    Compared by components: `/Downloads-evil` is not below `/Downloads` (lam-file-access.txt, "Path model").
+    Compared by components: `/Downloads-evil` is not below `/Downloads` (rule path-8).
     """
     if path == ancestor:
         return b""

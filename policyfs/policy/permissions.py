@@ -1,4 +1,4 @@
-"""What each operation needs, as total functions from places to a refusal or None (DESIGN 4, the table).
+"""What each operation needs, as total functions from places to a refusal or None: the table of docs/rules.md.
 
 A function here takes places, never paths: that is what keeps an answer from depending on what exists. `None` means that
 the policy has nothing against it; the source may still refuse.
@@ -24,8 +24,8 @@ EXECUTE = 1
 
 
 def unseen(nearest: Place, *, unknown_missing: bool) -> Refusal:
-    """The answer for what is not seen, by its nearest ancestor that is visible or a passage (spec, "A granted path
-    under a path that is not"). `unknown_missing` is `[passages] unknown = "missing"`."""
+    """The answer for what is not seen, by its nearest ancestor that is visible or a passage (rule
+    passage-4). `unknown_missing` is `[passages] unknown = "missing"`."""
     if nearest.standing is Standing.PASSAGE and not unknown_missing:
         return Refusal.DENIED
     return Refusal.MISSING
@@ -51,7 +51,7 @@ def change(place: Place) -> Refusal | None:
 
 
 def commit(place: Place, *, in_repository: bool) -> Refusal | None:
-    """Send a change to the forge: needs `commit`, inside a repository (spec, "Errors")."""
+    """Send a change to the forge: needs `commit`, inside a repository (rule level-7)."""
     if place.standing is Standing.PASSAGE:
         return Refusal.DENIED
     if not in_repository:

@@ -138,7 +138,7 @@ class Policy:
         return permissions.commit(place, in_repository=False)
 
     def explain(self, path: ViewPath) -> Explanation:
-        """The decision on a path with what look, change and commit are told, in the spec's words."""
+        """The decision on a path with what look, change and commit are told, in the words of rule error-1."""
         answers = []
         for operation in ("look", "change", "commit"):
             refused = self.refusal(path, operation)
@@ -147,7 +147,7 @@ class Policy:
 
     def granted(self) -> list[tuple[ViewPath, Level]]:
         """Every path that opens something or opens it differently than what lies above it, sorted: what a session is
-        told of its view (spec, "Access levels": `{{view}}`). Nothing hidden is among them."""
+        told of its view (rule prompt-1). Nothing hidden is among them."""
         return sorted((path, place.level) for path, place in self._visible_named())
 
     @property
@@ -242,7 +242,7 @@ def _home_places(text: str, surroundings: Surroundings, faults: list[Fault], key
 
 
 def _root_grants(session: Session, surroundings: Surroundings, faults: list[Fault]) -> dict[ViewPath, Level]:
-    """Read and write roots as grants (lam-file-access.txt): places of the host at `ro` and `stage`. One that the view
+    """Read and write roots as grants (rule root-1): places of the host at `ro` and `stage`. One that the view
     does not hold opens nothing here, since roots are of the machine and the view is of one tree."""
     grants: dict[ViewPath, Level] = {}
     for roots, level, key in (

@@ -1,6 +1,7 @@
 """The refusals, each with its errno and its exact text: the one table that the mount, the tools and `explain` share.
 
-Spec: session-file-system.md, "Errors"; DESIGN 4 for the errnos, and for the refusals that only a file system has.
+Rule error-1 has the texts, rule error-2 the errnos and the refusals that only a file system has. Each names the path in full
+(rule path-9).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ class Refusal(enum.Enum):
     MISSING = (errno.ENOENT, "No such file or directory: {path}")
     DENIED = (errno.EACCES, "Access denied: {path} is not open to this session.")
     READ_ONLY = (errno.EROFS, "Read-only: {path} can be read in this session but not changed.")
-    # EPERM stands for "this session may not", as for any operation that no level gives; tools only, DESIGN 4.
+    # EPERM stands for "this session may not", as for any operation that no level gives; tools only.
     NOT_COMMITTED = (
         errno.EPERM,
         "Not committed: this session may change {path} but not commit it; the change stays staged.",
@@ -27,7 +28,7 @@ class Refusal(enum.Enum):
     NOT_DIRECTORY = (errno.ENOTDIR, "Not a directory: {path}")
     EXISTS = (errno.EEXIST, "Already exists: {path}")
 
-    # What only a file system answers; the spec has no text for these.
+    # What only a file system answers (rule error-2).
     NAMED_BY_RULE = (errno.EBUSY, "Held by a rule: a rule names {path} or something below it, so it stays where it is.")
     RULES_BELOW = (
         errno.EACCES,

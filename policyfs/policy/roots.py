@@ -1,5 +1,5 @@
-"""Roots: places of the machine that a person opens for reading or for writing, as one text (lam-file-access.txt,
-"Preferences").
+"""Roots: places of the machine that a person opens for reading or for writing, as one text (rules root-2
+and root-3).
 
 A text of roots comes from a field that a person fills in, so one wrong line must not take the others away; it must not
 pass unseen either. `split_roots` therefore gives both: the roots that hold, and what is wrong with the rest.
@@ -47,7 +47,7 @@ class Roots(NamedTuple):
 def split_roots(text: str, home: HostPath) -> Roots:
     r"""The roots in a text: split on newlines and commas, blanks around an entry dropped, empty entries dropped, a
     leading `~` or `~/` expanded to `home`. Whether a place exists is not asked: it may be made later. An entry that is
-    not absolute is reported, and the others hold. Spec: lam-file-access.txt, "Preferences".
+    not absolute is reported, and the others hold (rules root-2 and root-3).
 
     >>> found = split_roots("~/Downloads, /srv/data\nnotes", HostPath(b"/home/ada"))
     >>> found.roots

@@ -1,7 +1,7 @@
 """A session as its author writes it: the text of a session file to a value, with every fault reported at its key.
 
-Nothing is taken from a file that has a fault: a policy that was half understood would guard half of what was meant.
-The file's form is in DESIGN 3 and in `docs/session-file.md`.
+Nothing is taken from a file that has a fault (rule session-1): a policy that was half understood would guard half of what
+was meant. The file's form is in `docs/session-file.md`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from policyfs.policy.paths import ROOT, HostPath, PathFault, ViewPath, display, 
 
 LINKS_OUTSIDE = tuple(HostPath(place) for place in (b"/usr", b"/bin", b"/lib", b"/lib64", b"/opt", b"/nix/store"))
 """Where a link may land outside SOURCE and still be shown: the system's own programs, which a virtual environment's
-`python` points to (DESIGN 3)."""
+`python` points to (rule link-4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Session:
     deny: Deny = field(default_factory=Deny)
     links_outside: tuple[HostPath, ...] = LINKS_OUTSIDE
     unknown_missing: bool = False
-    """`[passages] unknown = "missing"`: lookup answers ENOENT for every unknown name under a passage (DESIGN 4)."""
+    """`[passages] unknown = "missing"`: lookup answers ENOENT for every unknown name under a passage (rule passage-7)."""
     read_roots: tuple[str, ...] = ()
     write_roots: tuple[str, ...] = ()
 

@@ -9,7 +9,7 @@ the denylist, whatever the number of rules.
 Invariants:
 
 * `place.rest` has its level, its rule and no children; `rest.rest is rest`.
-* Below a denied place there are no places: nothing lifts a denial (DESIGN 3), so there is nothing to tell apart.
+* Below a denied place there are no places: nothing lifts a denial (rule deny-5), so there is nothing to tell apart.
 * `standing` is PASSAGE exactly where the level is none and some place below is visible, or at a root with nothing open.
   The names below `rest` share its level, so they can make no passage.
 """
@@ -95,7 +95,7 @@ class _Inherited:
         )
 
     def place(self, *, named: bool) -> Place:
-        """The level of DESIGN 3: the least of grant, floors, boundary and denylist; the first of these that is least
+        """The level (rule level-4): the least of grant, floors, boundary and denylist; the first of these that is least
         is the rule that decided."""
         considered: list[tuple[Level, Rule]] = [
             (self.grant.level, self.grant) if self.grant else (Level.NONE, NoGrant()),
@@ -209,6 +209,6 @@ class Compiled:
             if place.level is Level.NONE and any(below.standing is not Standing.HIDDEN for below in place.children.values()):
                 place.standing = Standing.PASSAGE
         if built[0].standing is Standing.HIDDEN:
-            # DESIGN 3: the root counts as a passage when nothing else does, so that a mount has something to stand on.
+            # Rule passage-5: the root counts as a passage when nothing else does, so that a mount has something to stand on.
             built[0].standing = Standing.PASSAGE
         return built[0]

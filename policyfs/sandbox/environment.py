@@ -1,7 +1,7 @@
 """The environment of a sandboxed command: what is known to be harmless, and what a person names. Pure.
 
 A list of what may pass, not of what may not: secrets have no common name, and an agent's socket that is not known here
-(SSH_AUTH_SOCK, DBUS_SESSION_BUS_ADDRESS, DOCKER_HOST, DISPLAY, ...) is a way around the view (security.md 34).
+(SSH_AUTH_SOCK, DBUS_SESSION_BUS_ADDRESS, DOCKER_HOST, DISPLAY, ...) is a way around the view (rule run-3).
 """
 
 from __future__ import annotations

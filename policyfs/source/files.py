@@ -49,7 +49,7 @@ class OpenFile:
         """Up to `size` bytes at `offset`, fewer only at the end of the file, if that takes no waiting for the disk.
 
         The view is of one buffer that the next read uses again: a fresh object for every read costs more than the copy
-        into it (platform.md, "Costs"). Raises `WouldBlock`.
+        into it. Raises `WouldBlock`.
         """
         self.open_now()
         size = min(size, LARGEST_READ)

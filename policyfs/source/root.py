@@ -3,7 +3,7 @@
 Theory. An object is reached by one openat2(2) from the root's descriptor, with RESOLVE_BENEATH, NO_SYMLINKS,
 NO_MAGICLINKS and NO_XDEV, to an O_PATH descriptor, and is used through that descriptor alone. So the names that were
 judged are the names that were walked: a link swapped in between fails the walk instead of leading it elsewhere
-(security.md 3.1: 0 of 201,245 raced reads landed outside, against 4,954 of 47,544 for check-then-open), another
+(rule reach-1: 0 of 201,245 raced reads landed outside, against 4,954 of 47,544 for check-then-open), another
 mount is never entered, and no device or fifo is opened by looking at it. The door decides nothing; `view` does.
 
 Nothing outside this module opens, stats or lists the source by path: tests/test_architecture.py checks it.

@@ -1,4 +1,4 @@
-"""What an object's attributes look like in a view (DESIGN 4).
+"""What an object's attributes look like in a view (rules attribute-1 to attribute-4, and attribute-7 of their file system).
 
 Almost everything is the source's. What is not: numbers that would count what is hidden (a directory's links and size),
 rights that the level does not give, and set-id bits, which no view passes on.
@@ -81,7 +81,7 @@ def shown(place: Place, status: os.stat_result, link_size: int | None = None) ->
 
 def settable_mode(mode: int, *, directory: bool) -> int:
     """The permission bits of a mode that a session may set: a directory keeps its setgid bit, which only passes the
-    group on; a file gets no set-id bit (DESIGN 4)."""
+    group on; a file gets no set-id bit (rule attribute-2)."""
     return mode & (0o1777 | (stat.S_ISGID if directory else 0))
 
 

@@ -1,7 +1,7 @@
 """Which objects are credentials, whatever their name: the files of the denied places, by identity.
 
 A path tells nothing of a file's other names. `ln ~/.ssh/id_ed25519 project/notes.txt` puts a key under an allowed name,
-and a package manager's store does such things by the thousand (security.md 7). So the files that lie in a place of the
+and a package manager's store does such things by the thousand (rule deny-12). So the files that lie in a place of the
 host which the denylist names are known by device and inode number, and a file with more names than one is looked up
 among them before it is shown.
 

@@ -28,7 +28,7 @@ class Listing:
         self._rest = place.rest
         self._places: dict[Name, Place] = {}
         self.names: list[Name] = []
-        """The names that the rules show. A passage is not among them (DESIGN 3), and what stands behind a name may yet
+        """The names that the rules show. A passage is not among them (rule passage-3), and what stands behind a name may yet
         be nothing that is shown: `entry` tells."""
         for name in view.root.names(directory):
             judged = step(place, name)

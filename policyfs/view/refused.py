@@ -10,7 +10,7 @@ from policyfs.policy.tree import Place
 
 
 class Refused(OSError):
-    """The policy refuses an operation on `path`: an OSError with the refusal's errno and the spec's exact text.
+    """The policy refuses an operation on `path`: an OSError with the refusal's errno and its exact text.
 
     An OSError, so that a caller who treats a view as a file system needs to know nothing else; `refusal` tells it from
     what the source itself refused.

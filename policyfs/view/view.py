@@ -7,7 +7,7 @@ on whether something exists that the rules hide, and what is swapped in between 
 
 `expect` is the object a caller means, where it knows one from an earlier look (the mount's nodes). If the names lead
 elsewhere by now the answer is STALE, never MISSING: the thing was moved away, and a reader who races a rename must not
-take it for gone (DESIGN 5, "Nodes"). An open file is meant by itself, whatever became of its names.
+take it for gone (rule file-2). An open file is meant by itself, whatever became of its names (rule file-3).
 
 Methods raise `Refused` for what the policy or the judgement of the object refuses, and pass on the source's OSError.
 """
@@ -52,7 +52,7 @@ _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV})
 
 _USER_ATTRIBUTES = b"user."
 LEVEL_ATTRIBUTE = b"user.policyfs.level"
-"""Asked by who is inside a view and wants to know why (issue 5); read-only, and in no listing."""
+"""Asked by who is inside a view and wants to know why (rule attribute-6); read-only, and in no listing."""
 
 
 class View:
@@ -159,7 +159,7 @@ class View:
 
     def file_system(self) -> FileSystem:
         """What statfs(2) tells: the source's, with the free space rounded down so that it does not count what hidden
-        writers write (security.md 4.4)."""
+        writers write (rule attribute-7)."""
         return shown_file_system(self.root.file_system())
 
     # -- files --------------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class View:
         writes = flags & os.O_ACCMODE != os.O_RDONLY or bool(flags & os.O_TRUNC)
         if writes and status.st_mode & (stat.S_ISUID | stat.S_ISGID) and status.st_mode & 0o111:
             # A daemon of root's would leave the bits in place, and the session would write a program that runs as
-            # somebody else (security.md P7). Setgid without execute is mandatory locking of old, and harmless.
+            # somebody else (rule attribute-2). Setgid without execute is mandatory locking of old, and harmless.
             raise Refused(Refusal.SET_ID, location.path)
         descriptor = self.root.reopen(reached, flags & _PASSED_ON)
         return OpenFile(descriptor, flags)
