@@ -1,4 +1,4 @@
-"""The system calls that a command in a sandbox is refused, as filters for bubblewrap (seccomp(2)).
+"""The system calls that a command in a sandbox is refused, as filters for bubblewrap (seccomp(2); rule run-7).
 
 Namespaces give a command its own files, processes and network. Some calls reach past them: keyrings belong to the user,
 not to a namespace; some families of sockets know no network namespace; io_uring makes calls that no filter sees. Others

@@ -1,4 +1,5 @@
-"""What is mounted or unmounted while a command runs: nothing comes in, nothing goes out, nothing is kept in use."""
+"""What is mounted or unmounted while a command runs: nothing comes in, nothing goes out, nothing is kept in use
+(rule run-6)."""
 
 from __future__ import annotations
 
