@@ -62,8 +62,6 @@ TEXTS = {
 ERRNOS = {*TEXTS, "EXDEV", "EBUSY", "ENOTEMPTY", "ENAMETOOLONG", "EPERM", "ELOOP", "EINVAL", "ENODATA", "EOPNOTSUPP"}
 RULE = re.compile(r"[a-z]+-\d+(, (under a passage|parent ro|parent stage or commit))?")
 """How a case names the rule that it follows from."""
-BEFORE = re.compile(r"(DESIGN|session-file-system|lam-file-access)\.(md|txt)( [345])?: .")
-"""How those name it that were written before docs/rules.md."""
 
 
 def cases_of(path: Path) -> list[Json]:
@@ -112,7 +110,7 @@ def test_a_case_says_what_it_shows_and_where_it_comes_from(case: Json) -> None:
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", case["id"])
     assert re.fullmatch(r"(?s)[A-Z~.].*[^.]\.", case["description"])
     assert not re.search(r"(?i)\b(should|must|test|tests|verify|ensure|check that)\b", case["description"])
-    assert RULE.fullmatch(case["spec"]) or BEFORE.match(case["spec"])
+    assert RULE.fullmatch(case["spec"])
 
 
 @pytest.mark.parametrize("case", [pytest.param(c, id=c["id"]) for p in AREAS["paths"] for c in cases_of(p)])

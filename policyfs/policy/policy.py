@@ -156,7 +156,7 @@ class Policy:
         return tuple(denied.path for denied in self._denied_places)
 
     def shown_outside(self, place: HostPath) -> bool:
-        """Whether a link may show that it lands on this place outside SOURCE (DESIGN 5, "Links"): one that the session
+        """Whether a link may show that it lands on this place outside SOURCE (rule link-4): one that the session
         lists, and that the denylist does not name."""
         if not any(below(place, listed) is not None for listed in self.session.links_outside):
             return False

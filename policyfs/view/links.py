@@ -1,9 +1,9 @@
-"""A symbolic link is judged by where it lands (DESIGN 5, "Links").
+"""A symbolic link is judged by where it lands (rules link-1 to link-7).
 
 The kernel follows links through the mount, so what lies behind one is always judged when it is walked. What is left is
 the link itself: its text and its name would tell of hidden things. So a link is shown only if it lands in the view on a
 path that is not hidden, or outside SOURCE on a place that the session lists. Components that are missing are judged by
-their text, or a dangling link would tell what exists (security.md 2).
+their text, or a dangling link would tell what exists.
 
 The landing is found component by component, as the kernel would, with each component judged before it is touched.
 """
@@ -25,7 +25,7 @@ from policyfs.source.root import Root
 MOST_LINKS = 40
 """As the kernel follows: MAXSYMLINKS, path_resolution(7)."""
 MOST_COMPONENTS = 256
-"""Enough for any tree in use; more is work that a link's author makes for the daemon (security.md 43)."""
+"""Enough for any tree in use; more is work that a link's author makes for the daemon."""
 
 
 class Landing(Enum):
