@@ -175,6 +175,7 @@ def as_manual(program: Command, found: list[Command], policy: list[Option], code
         ".SH SEE ALSO",
         ".BR fusermount3 (1),",
         ".BR bwrap (1),",
+        ".BR slirp4netns (1),",
         ".BR mount (8)",
     ]
     return "\n".join(lines) + "\n"

@@ -6,6 +6,7 @@ import click
 
 from policyfs.cli.options import OnceEach, directories, files, policy_options, printable
 from policyfs.opening.load import PolicyOptions
+from policyfs.sandbox.network import Network
 from policyfs.sandbox.run import Wanted, run
 
 
@@ -48,7 +49,13 @@ class _BeforeCommand(OnceEach):
     shell_complete=directories,
     help="Keep the home in DIR between runs; without it the home is empty and goes.",
 )
-@click.option("--no-network", is_flag=True, help="No network but a loopback of its own.")
+@click.option(
+    "--network",
+    type=click.Choice([each.value for each in Network]),
+    help="What the command reaches: the internet, but not what listens on this machine (internet, the default); nothing but "
+    "a loopback of its own (none); or what this machine does (host).",
+)
+@click.option("--no-network", is_flag=True, help="The same as --network none.")
 @click.option("--allow-case-folding", is_flag=True, help="Take a SOURCE that takes Name and NAME for one file.")
 def command(
     source: str,
@@ -58,6 +65,7 @@ def command(
     read_only: tuple[str, ...],
     writable: tuple[str, ...],
     home: str | None,
+    network: str | None,
     no_network: bool,
     allow_case_folding: bool,
 ) -> None:
@@ -71,6 +79,8 @@ def command(
       policyfs run ~/tree -s session.toml -- claude
       policyfs run ~/tree -g /=ro --env ANTHROPIC_API_KEY --home ~/.agent -- sh
     """
+    if no_network and network not in (None, Network.NONE):
+        raise click.UsageError(f"--no-network is --network none, and --network {network} is given too; keep one")
     wanted = Wanted(
         source=source,
         options=options,
@@ -79,7 +89,7 @@ def command(
         read_only=read_only,
         writable=writable,
         home=home,
-        network=not no_network,
+        network=Network.NONE if no_network else None if network is None else Network(network),
         allow_case_folding=allow_case_folding,
     )
     raise SystemExit(run(wanted, lambda text: click.echo(f"policyfs: {printable(text)}", err=True)))

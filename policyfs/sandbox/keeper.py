@@ -11,6 +11,8 @@ closes its other end whatever ends `policyfs run`. A normal end goes the same wa
   cannot be ended before that view is: after a while the holder lets go of the lease, and waits on. Should the holder be
   killed, bubblewrap dies with it (--die-with-parent).
 
+* A companion does something else for the run, the gateway of its network for instance. It ends with the lease, too.
+
 bubblewrap is no child of `policyfs run`, because it would die with that at any moment of its own start. Until the sandbox
 is made its first process waits for it in a way that does not end with it (an eventfd that both have open), and nobody
 has been told yet of that process: seen in 4 of 270 runs that were killed while they started, it stayed for good. The
@@ -41,7 +43,7 @@ from policyfs.sandbox.signals import FORWARDED, children, disregard_signals
 _PATIENCE = 10.0
 """Seconds for a killed sandbox to be gone, and for a daemon to unmount, before harsher means."""
 
-_PR_SET_CHILD_SUBREAPER = 36
+PR_SET_CHILD_SUBREAPER = 36
 """prctl(2)."""
 
 
@@ -53,11 +55,11 @@ class Keeper:
         self._directory = directory
         self._daemon = daemon
         self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-        lease_read, self._lease = os.pipe()
-        self._process = _fork(lambda: _keep(directory, daemon, lease_read, self._log))
-        os.close(lease_read)
+        self._lease_read, self._lease = os.pipe()
+        self._process = _fork(lambda: _keep(directory, daemon, self._lease_read, self._log))
         self._tether_read, self._tether = os.pipe()
         self._holder: int | None = None
+        self._companions: list[int] = []
 
     def hold(self, start: Callable[[], subprocess.Popen[bytes]]) -> Held:
         """Have bubblewrap started by `start`, in a process that ends with everything it started: when bubblewrap does, or
@@ -67,12 +69,19 @@ class Keeper:
         os.close(answer)
         return Held(answer_read)
 
+    def accompany(self, work: Callable[[int, int], bool]) -> None:
+        """Have something else done for the run, in a process of its own. `work` gets two descriptors: the lease, which can
+        be read once the sandbox is gone, and then it is to end; and the log."""
+        self._companions.append(_fork(lambda: work(self._lease_read, self._log)))
+
     def finish(self) -> bool:
         """Let everything be cleared away, and say whether it was. Where the keeper is gone it is done here."""
-        for descriptor in (self._tether, self._tether_read, self._lease, self._log):
+        for descriptor in (self._tether, self._tether_read, self._lease, self._lease_read, self._log):
             os.close(descriptor)
         if self._holder is not None:
             os.waitpid(self._holder, 0)
+        for companion in self._companions:
+            os.waitpid(companion, 0)
         _, status = os.waitpid(self._process, 0)
         if os.WIFSIGNALED(status):
             return _clear_away(self._directory, self._daemon) is None
@@ -122,7 +131,7 @@ def _fork(work: Callable[[], bool]) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, masked)
 
 
-def _detach(keep: set[int], log: int) -> None:
+def detach(keep: set[int], log: int) -> None:
     """Away from the person's terminal and descriptors: nobody waits for this process but `policyfs run`."""
     os.setsid()
     os.chdir("/")
@@ -134,7 +143,7 @@ def _detach(keep: set[int], log: int) -> None:
 
 
 def _keep(directory: RunDirectory, daemon: int, lease: int, log: int) -> bool:
-    _detach({lease, daemon, directory.lock}, log)
+    detach({lease, daemon, directory.lock}, log)
     os.read(lease, 1)
     left = _clear_away(directory, daemon)
     if left is not None:
@@ -143,13 +152,13 @@ def _keep(directory: RunDirectory, daemon: int, lease: int, log: int) -> bool:
 
 
 def _hold(start: Callable[[], subprocess.Popen[bytes]], tether: int, lease: int, answer: int, log: int) -> bool:
-    prctl(_PR_SET_CHILD_SUBREAPER, 1, "PR_SET_CHILD_SUBREAPER")
+    prctl(PR_SET_CHILD_SUBREAPER, 1, "PR_SET_CHILD_SUBREAPER")
     try:
         bubblewrap = start()
     except (OSError, subprocess.SubprocessError) as error:
         os.write(answer, json.dumps(str(error)).encode())
         return False
-    _detach({tether, lease, answer}, log)
+    detach({tether, lease, answer}, log)
     waiting = select.poll()
     waiting.register(tether, select.POLLIN)
     waiting.register(os.pidfd_open(bubblewrap.pid), select.POLLIN)
@@ -157,18 +166,18 @@ def _hold(start: Callable[[], subprocess.Popen[bytes]], tether: int, lease: int,
     status = bubblewrap.poll()
     try:
         # bubblewrap tells of the command's end before the rest of the namespace is gone.
-        all_gone = _end_children(_PATIENCE)
+        all_gone = end_children(_PATIENCE)
     finally:
         if status is not None:
             os.write(answer, json.dumps(status).encode())
     if not all_gone:
         for descriptor in (answer, lease):
             os.close(descriptor)
-        _end_children(None)
+        end_children(None)
     return True
 
 
-def _end_children(seconds: float | None) -> bool:
+def end_children(seconds: float | None) -> bool:
     """End every child, and those that become ours by that, until none is left; or for so long, and whether none is. The
     first process of a pid namespace takes all others of it with it."""
     while found := children(os.getpid()):

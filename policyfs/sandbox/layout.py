@@ -82,6 +82,7 @@ class Sandbox:
     names: Mapping[HostPath, HostPath] = field(default_factory=dict)
     """Other names of places, made links: a person says ~/tree, and it really is /data/tree."""
     network: bool = True
+    """Whether the command has the network in which bubblewrap is started, or no more than a loopback."""
     devices: HostPath | None = None
     """A directory of nodes made for this sandbox, in the place of the machine's."""
     ask: HostPath | None = None

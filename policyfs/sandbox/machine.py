@@ -40,8 +40,8 @@ _ETC = (
 environment, profile.d), what would only tell of the machine (machine-id, hostname, fstab), and /etc/policyfs."""
 
 
-def system_places() -> list[SystemPlace]:
-    """The system as this machine has it. Where /bin is a link to usr/bin it is one inside too."""
+def program_places() -> list[SystemPlace]:
+    """The system's programs as this machine has them. Where /bin is a link to usr/bin it is one inside too."""
     places = []
     for path in _PROGRAMS:
         try:
@@ -52,7 +52,12 @@ def system_places() -> list[SystemPlace]:
             places.append(SystemPlace(HostPath(path), link=os.readlink(path)))
         elif stat.S_ISDIR(mode):
             places.append(SystemPlace(HostPath(path)))
-    return places + list(_etc_places())
+    return places
+
+
+def system_places() -> list[SystemPlace]:
+    """The system's programs, and what they need of /etc."""
+    return [*program_places(), *_etc_places()]
 
 
 def _etc_places() -> Iterable[SystemPlace]:

@@ -1,14 +1,20 @@
-"""Entering namespaces: unshare(2), user_namespaces(7)."""
+"""Entering namespaces: unshare(2), setns(2), user_namespaces(7)."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import threading
+from collections.abc import Callable
+from typing import TypeVar
 
 CLONE_NEWNS = 0x20000
 CLONE_NEWUSER = 0x10000000
+CLONE_NEWNET = 0x40000000
 
-_NAMES = {CLONE_NEWNS: "CLONE_NEWNS", CLONE_NEWUSER: "CLONE_NEWUSER"}
+_NAMES = {CLONE_NEWNS: "CLONE_NEWNS", CLONE_NEWUSER: "CLONE_NEWUSER", CLONE_NEWNET: "CLONE_NEWNET"}
+
+Result = TypeVar("Result")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -17,6 +23,12 @@ def unshare(kind: int) -> None:
     """Go into a new namespace of this kind: this thread, and what it starts. Raises OSError."""
     if _libc.unshare(kind) != 0:
         raise _error(f"unshare({_NAMES[kind]})")
+
+
+def enter(kind: int, descriptor: int) -> None:
+    """Go into the namespace of this kind that is open as `descriptor`: this thread, and what it starts. Raises OSError."""
+    if _libc.setns(descriptor, kind) != 0:
+        raise _error(f"setns({_NAMES[kind]})")
 
 
 def own_user_namespace(uid: int, gid: int) -> None:
@@ -35,6 +47,26 @@ def own_user_namespace(uid: int, gid: int) -> None:
             os.write(descriptor, text.encode())
         finally:
             os.close(descriptor)
+
+
+def in_a_thread(work: Callable[[], Result]) -> Result:
+    """Do something in a thread of its own, which may be in another network namespace than the rest, and so may what it
+    starts. Gives what it gives, and raises the OSError that it raises."""
+    results: list[Result] = []
+    errors: list[OSError] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except OSError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    for error in errors:
+        raise error
+    return results[0]
 
 
 def _error(what: str) -> OSError:

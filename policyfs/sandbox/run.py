@@ -22,10 +22,12 @@ from policyfs.host import mounts, places
 from policyfs.host.errors import Exit, UserFault
 from policyfs.opening.load import PolicyOptions, machine_policy, session_of, source_of
 from policyfs.policy.paths import HostPath, PathFault, below, display, for_shell
-from policyfs.sandbox import admission, confine, inside, layout, machine, seccomp
+from policyfs.sandbox import admission, confine, inside, layout, machine, network, seccomp
 from policyfs.sandbox.environment import EnvironmentFault, environment
 from policyfs.sandbox.keeper import Keeper
 from policyfs.sandbox.layout import Place, Sandbox
+from policyfs.sandbox.network import Gateway, Network
+from policyfs.sandbox.resolv_conf import RESOLV_CONF
 from policyfs.sandbox.run_directory import RunDirectory
 from policyfs.sandbox.signals import EndedBySignal, Ending, forward_signals, ignore_signals
 from policyfs.sandbox.streams import RefusedStream, Streams
@@ -42,7 +44,8 @@ class Wanted:
     read_only: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
     home: str | None = None
-    network: bool = True
+    network: Network | None = None
+    """None for one of its own, or this machine's where that cannot be made."""
     allow_case_folding: bool = False
 
 
@@ -94,6 +97,7 @@ def _run(wanted: Wanted, tell: Callable[[str], None], ending: Ending) -> int:
                 ask=os.fsdecode(directory.ask),
             )
         )
+        gateway = network.begin(wanted.network, keeper, tools.bubblewrap, tell)
         probe = tools.probe()
         try:
             streams = _streams()
@@ -102,6 +106,9 @@ def _run(wanted: Wanted, tell: Callable[[str], None], ending: Ending) -> int:
             probe.require()
             ready = daemon.ready()
             sandbox = dataclasses.replace(sandbox, directory=_directory(wanted, source, directory.view))
+            gateway = network.ready(wanted.network, gateway, tell)
+            if gateway is not None:
+                files[RESOLV_CONF] = gateway.resolv_conf
         finally:
             probe.end()
         for warning in ready.warnings:
@@ -111,15 +118,19 @@ def _run(wanted: Wanted, tell: Callable[[str], None], ending: Ending) -> int:
                 f"note: the command has no `policyfs explain`: it stands in {display(layout.CLIENT)}, where SOURCE or a "
                 "place of yours does"
             )
-        close_sockets = wanted.network and confine.abstract_sockets_can_be_closed(tools.bubblewrap)
-        if wanted.network and not close_sockets:
+        shares_network = gateway is None and wanted.network is not Network.NONE
+        close_sockets = shares_network and confine.abstract_sockets_can_be_closed(tools.bubblewrap)
+        if shares_network and not close_sockets:
             tell(
                 "note: nothing here keeps the command from abstract sockets of this machine, such as X11's: that takes "
-                "Linux 6.12 and a bubblewrap that is not set-uid, or --no-network"
+                "Linux 6.12 and a bubblewrap that is not set-uid, or another --network"
             )
         command = [os.fsencode(word) for word in wanted.command]
-        started = _Started(tools, sandbox, files, filters, command, streams, keeper, close_sockets=close_sockets)
+        started = _Started(tools, sandbox, files, filters, command, streams, keeper, gateway, close_sockets=close_sockets)
         status = started.finish(streams)
+        lost = None if gateway is None else gateway.lost()
+        if lost is not None:
+            tell(f"the command's network ended before the command did: {lost}")
         if daemon.ended():
             tell(f"the mount daemon ended before the command did, which then saw nothing of the view; see {log}")
         return status
@@ -158,6 +169,7 @@ class _Started:
         command: Sequence[bytes],
         streams: Streams,
         keeper: Keeper,
+        gateway: Gateway | None,
         *,
         close_sockets: bool,
     ) -> None:
@@ -175,6 +187,8 @@ class _Started:
         def confined() -> None:
             try:
                 confine.leave_session_keyring()
+                if gateway is not None:
+                    gateway.enter()
                 confine.own_mounts(shown)
                 if sandbox.devices is not None:
                     confine.make_devices(sandbox.devices)
@@ -314,7 +328,7 @@ def _sandbox(wanted: Wanted, source: HostPath, directory: RunDirectory) -> tuple
         closed_directories=closed_directories,
         places=[each.place for each in added],
         names=layout.links_to(named, taken, [home, layout.CLIENT, *layout.PRIVATE]),
-        network=wanted.network,
+        network=wanted.network is not Network.NONE,
         devices=directory.devices if confine.owns_devices() else None,
         ask=ask,
     )

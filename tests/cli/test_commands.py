@@ -179,6 +179,7 @@ def test_an_option_whose_values_do_not_add_up_is_taken_once(home: Path) -> None:
         "--preset",
         "--log",
         "--home",
+        "--network",
         "--start",
         "--global",
         "--template",

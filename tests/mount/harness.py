@@ -281,6 +281,11 @@ mkdir "$home/.namespace"
 mount -t tmpfs -o mode=755 tmpfs "$home/.namespace"
 mknod -m 666 "$home/.namespace/fuse" c 10 229
 mount --bind "$home/.namespace/fuse" /dev/fuse
+# So is the device of user-mode networking, where there is one.
+if [ -e /dev/net/tun ]; then
+  mknod -m 666 "$home/.namespace/tun" c 10 200
+  mount --bind "$home/.namespace/tun" /dev/net/tun
+fi
 # A place that lies behind a directory closed to others is bound to where it is, over an empty stand-in for what is closed.
 number=0
 for place; do

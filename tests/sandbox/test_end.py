@@ -96,7 +96,10 @@ def test_what_a_killed_run_and_its_keeper_left_is_cleared_away_by_the_next(one_t
 def _aide(run: subprocess.Popen[bytes], *, holds_sandbox: bool) -> int:
     """The process of a run that is bubblewrap's parent, or the one that clears away."""
     aides = [child for child in children(run.pid) if b"policyfs.daemon.main" not in _cmdline(child)]
-    (found,) = [aide for aide in aides if any(b"bwrap" in _cmdline(child) for child in children(aide)) == holds_sandbox]
+    started = {aide: b"".join(_cmdline(child) for child in children(aide)) for aide in aides}
+    (found,) = [
+        aide for aide in aides if b"slirp4netns" not in started[aide] and (b"bwrap" in started[aide]) == holds_sandbox
+    ]
     return found
 
 
