@@ -1,4 +1,4 @@
-"""Which network a command has, and one of its own: what `policyfs run` does for it.
+"""Which network a command has, and one of its own: what `policyfs run` does for it (rule run-8).
 
 Theory. A network namespace of its own keeps the command from this machine's loopback, abstract sockets, names of sockets
 (/proc/net/unix) and netlink, whatever happens behind it. Behind it slirp4netns plays a router: it makes, in the machine's

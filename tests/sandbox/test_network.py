@@ -1,4 +1,5 @@
-"""`policyfs run --network`: what a command reaches with a network of its own, and what it does not."""
+"""`policyfs run --network`: what a command reaches with a network of its own, and what it does not
+(rule run-8)."""
 
 from __future__ import annotations
 
