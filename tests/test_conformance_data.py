@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 CASE = {"id", "description", "spec"}
 OBJECT_KINDS = {"directory", "file", "link", "fifo", "hard_link"}
-SESSION = {"boundary", "start", "grants", "floors", "deny", "links", "passages"}
+SESSION = {"boundary", "start", "grants", "floors", "deny", "links", "passages", "git"}
 DENY = {"defaults", "paths", "names", "extensions"}
 LEVELS = {"none", "ro", "stage", "commit"}
 OPERATIONS: dict[str, tuple[set[str], set[str], set[str]]] = {
@@ -164,6 +164,7 @@ def test_a_file_system_case_is_well_formed(case: Json) -> None:
     fields(case["session"].get("deny", {}), set(), DENY)
     fields(case["session"].get("links", {}), set(), {"outside"})
     assert case["session"].get("passages", {"unknown": "denied"}) in ({"unknown": "denied"}, {"unknown": "missing"})
+    assert case["session"].get("git", {"protect": True}) in ({"protect": True}, {"protect": False})
     for source in case.get("floors", []):
         levels(source)
     for path, text in case.get("source_after", {}).items():
@@ -224,4 +225,4 @@ def test_every_operation_and_every_text_of_the_spec_is_used() -> None:
 
 def test_no_case_names_a_place_on_a_real_machine() -> None:
     for path in FILES:
-        assert not re.search(r"/(work|tmp|root/\w|home/(?!ada|bob))", path.read_text(encoding="utf-8")), path
+        assert not re.search(r"/(work(?!trees)|tmp|root/\w|home/(?!ada|bob))", path.read_text(encoding="utf-8")), path

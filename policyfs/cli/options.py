@@ -78,6 +78,11 @@ _POLICY_OPTIONS = (
         "--preset", type=click.Choice(["home"]),
         help="home: the home readable, ~/Downloads and ~/Documents/Lam Agent writable.",
     ),
+    click.option(
+        "--protect-git/--no-protect-git", "protect_git", default=None,
+        help="Keep a session from making your git execute anything new: configuration and hooks stay as they are, and no "
+        "git directory is made. On for `run`, else off, unless the session file says.",
+    ),
 )  # fmt: skip
 
 

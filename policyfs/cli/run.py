@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import click
 
 from policyfs.cli.options import OnceEach, directories, files, policy_options, printable
@@ -83,7 +85,7 @@ def command(
         raise click.UsageError(f"--no-network is --network none, and --network {network} is given too; keep one")
     wanted = Wanted(
         source=source,
-        options=options,
+        options=dataclasses.replace(options, git_is_protected=True),
         command=words,
         environment=environment,
         read_only=read_only,

@@ -391,6 +391,8 @@ class Operations(pyfuse3.Operations):
             refused = Refusal.DENIED if hidden else needs.change(place) if write else needs.look(place)
             if refused is not None:
                 raise Refused(refused, self.nodes.path(handle.node), place)
+            if handle.file.writable:
+                handle.file.guard = self.view.repositories.guard(self.nodes.location(handle.node))
             if write or not handle.file.writable:
                 handle.epoch = self.nodes.epoch
         return handle.file

@@ -11,12 +11,15 @@ from dataclasses import dataclass
 
 from policyfs.host import mounts, own_code, places
 from policyfs.host.errors import Exit, UserFault
+from policyfs.opening import git
+from policyfs.policy.git import SOURCE as GIT_PROTECTION
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import ROOT, HostPath, PathFault, ViewPath, below, display, for_shell
 from policyfs.policy.policy import Policy, Surroundings, homes_of, host_places
 from policyfs.policy.roots import Roots, split_roots
 from policyfs.policy.session import Session, SessionFaults, denial_option, level_option, loads, loads_floors
 from policyfs.policy.tree import ConflictingRules
+from policyfs.source.root import Root
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,10 @@ class PolicyOptions:
     read_roots: tuple[str, ...] = ()
     write_roots: tuple[str, ...] = ()
     preset: str | None = None
+    protect_git: bool | None = None
+    """What the command line says of `[git] protect`, and `git_is_protected` what holds where neither it nor the session file
+    says anything."""
+    git_is_protected: bool = False
     own_files: tuple[str, ...] = ()
     """Files of policyfs's own that lie where a person says, by absolute names: what they hold is no session's to see."""
 
@@ -84,7 +91,10 @@ def session_of(options: PolicyOptions) -> Session:
     if faults:
         raise UserFault(Exit.POLICY, *faults)
     read, write = _option_roots(options)
-    return session.with_options(grants, floors, options.deny, _texts(read), _texts(write))
+    said = options.protect_git
+    if said is None and session.protect_git is None:
+        said = options.git_is_protected
+    return session.with_options(grants, floors, options.deny, _texts(read), _texts(write), protect_git=said)
 
 
 def root_notes(options: PolicyOptions) -> list[str]:
@@ -107,9 +117,16 @@ def _texts(roots: Roots) -> tuple[str, ...]:
     return tuple(root.decode("utf-8", "surrogateescape") for root in roots.roots)
 
 
-def policy_for(source: HostPath, options: PolicyOptions, *, fold_case: bool = False, mount: int | None = None) -> Policy:
-    """The policy of the view of `source` (a real path), opened in the mount of that number if it was. Raises `UserFault`
-    with every fault found."""
+def policy_for(
+    source: HostPath,
+    options: PolicyOptions,
+    *,
+    fold_case: bool = False,
+    mount: int | None = None,
+    root: Root | None = None,
+) -> Policy:
+    """The policy of the view of `source` (a real path), opened by `root` in the mount of that number if it was. Raises
+    `UserFault` with every fault found."""
     options = options.absolute()
     faults: list[str] = []
     session = Session()
@@ -126,6 +143,7 @@ def policy_for(source: HostPath, options: PolicyOptions, *, fold_case: bool = Fa
         fold_case=fold_case,
         elsewhere=mounts.elsewhere(source, table),
         tops=mounts.tops(source, mount, table),
+        root=root,
     )
 
 
@@ -149,6 +167,7 @@ def _policy(
     fold_case: bool = False,
     elsewhere: tuple[tuple[ViewPath, HostPath], ...] = (),
     tops: tuple[HostPath, ...] = (),
+    root: Root | None = None,
 ) -> Policy:
     """The policy of a session's view of `source`, once the floors are read; `faults` are those found until now."""
     home = places.home()
@@ -171,7 +190,11 @@ def _policy(
         files.append(options.session_file)
     floors[own_code.AUTHOR] = dict.fromkeys(own_code.own_code(), Level.RO)
     own = places.own_places()
+    found = git.Found({})
     views = [mount.point for mount in mounts.mounts() if mount.type == mounts.FILE_SYSTEM_TYPE]
+    if session.protect_git:
+        found = _look_for_git(root, source, session, homes, other_homes, views)
+        floors[GIT_PROTECTION] = found.floors
     # These come with the links that lead to them: a directory behind one is not to be hidden whole.
     named = [place for file in (*files, *options.own_files) for place in places.on_the_way(file)]
     spoken_of = (
@@ -190,6 +213,8 @@ def _policy(
         protected=(*own, *named),
         tops=tops,
         unwalked=places.unwalked_places(),
+        git_directories=found.directories,
+        git_programs_of_work_trees=found.programs_of_work_trees,
     )
     try:
         return Policy(session, surroundings, fold_case=fold_case)
@@ -197,6 +222,25 @@ def _policy(
         raise UserFault(Exit.POLICY, *_lines(error)) from None
     except ConflictingRules as error:
         raise UserFault(Exit.POLICY, f"two rules for one path: {error}; keep one") from None
+
+
+def _look_for_git(
+    root: Root | None,
+    source: HostPath,
+    session: Session,
+    homes: Sequence[HostPath],
+    other_homes: Sequence[HostPath],
+    views: Sequence[HostPath],
+) -> git.Found:
+    """What the owner's git reads and executes of the tree."""
+    paths = (session.start, *session.grants)
+    if root is not None:
+        return git.look(root, paths, homes, other_homes, views)
+    root = Root(source)
+    try:
+        return git.look(root, paths, homes, other_homes, views)
+    finally:
+        root.close()
 
 
 def _other_homes(shown: Sequence[HostPath], homes: Sequence[HostPath]) -> tuple[HostPath, ...]:

@@ -66,7 +66,7 @@ def open_policy(root: Root, options: PolicyOptions) -> Policy:
 def policy_on(root: Root, options: PolicyOptions) -> Policy:
     """The policy of these options for a view on `root`. Where the source takes two spellings for one name, rules ignore case
     too (rule source-2). Raises `UserFault`."""
-    return policy_for(root.source, options, fold_case=root.folds_case(), mount=root.mount_number())
+    return policy_for(root.source, options, fold_case=root.folds_case(), mount=root.mount_number(), root=root)
 
 
 def policy_of(source: HostPath, options: PolicyOptions) -> Policy:

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import functools
 import re
-import unicodedata
 from collections.abc import Sequence
 
+from policyfs.policy.paths import folded
 from policyfs.policy.rules import Denial
 
 MOST_REMEMBERED = 4096
 """Names whose answer is remembered: those of a large project, and some 600 KiB."""
-
-
-def folded(name: bytes) -> str:
-    """A name as rules that ignore case compare it. NFKC and case folding, so that no other spelling that a case-folding
-    file system takes for the same name escapes."""
-    if name.isascii():
-        return name.decode("ascii").lower()
-    text = name.decode("utf-8", "surrogateescape")
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
 
 class NameDenials:

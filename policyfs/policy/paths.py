@@ -171,3 +171,12 @@ def below(path: bytes, ancestor: bytes) -> bytes | None:
 def child(parent: ViewPath, of: Name) -> ViewPath:
     """The path of a name in a directory."""
     return ViewPath(parent + of if parent == b"/" else parent + b"/" + of)
+
+
+def folded(name: bytes) -> str:
+    """A name as rules that ignore case compare it. NFKC and case folding, so that no other spelling that a case-folding
+    file system takes for the same name escapes."""
+    if name.isascii():
+        return name.decode("ascii").lower()
+    text = name.decode("utf-8", "surrogateescape")
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())

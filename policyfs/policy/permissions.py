@@ -110,9 +110,10 @@ def old_name(parent: Place, child: Place, *, unknown_missing: bool) -> Refusal |
 
 
 def link(old: Place, new_parent: Place, new: Place) -> Refusal | None:
-    """Give a file a second name. Both names are at one level, or one file would be at two."""
+    """Give a file a second name. Both names are at one level, or one file would be at two, and have one part in a git
+    directory, or what is written under the one would not be judged under the other."""
     refused = look(old) or create(new_parent, new, directory=False)
-    if refused is None and old.level is not new.level:
+    if refused is None and (old.level is not new.level or old.git is not new.git):
         return _outranked(Refusal.CROSSES_RULES, new_parent)
     return refused
 
@@ -124,9 +125,9 @@ def move_away(parent: Place, child: Place, *, directory: bool) -> Refusal | None
 
 def move(old_parent: Place, old: Place, new_parent: Place, new: Place) -> Refusal | None:
     """What a rename answers once the old name may be taken away and the new one made: nothing may change its level by
-    moving, neither the thing itself nor what lies below it. Whether it is a directory is not asked: with rules below, it
-    is one, or it is what is not to stand there."""
-    crosses = old.level is not new.level or old.children or new.children
+    moving, neither the thing itself nor what lies below it, nor its part in a git directory. Whether it is a directory is
+    not asked: with rules below, it is one, or it is what is not to stand there."""
+    crosses = old.level is not new.level or not old.git.may_become(new.git) or old.children or new.children
     if not crosses:
         return None
     return _outranked(_outranked(Refusal.CROSSES_RULES, old_parent), new_parent)

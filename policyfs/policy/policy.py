@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from policyfs.policy import denylist, permissions
+from policyfs.policy import denylist, git, permissions
 from policyfs.policy.levels import Level, Standing
 from policyfs.policy.paths import (
     ROOT,
@@ -40,6 +40,8 @@ class Surroundings:
     view, that mounts show at other places too, with those places: what closes a place closes it by every path to it, what
     opens it only by its own. `protected` are places that no view shows. `tops` are the mountpoints of SOURCE's file system,
     beneath which credentials are looked for that have another name in SOURCE, and `unwalked` the places where none is.
+    `git_directories` are git directories by another name than `.git`, and `git_programs_of_work_trees` says that the owner's
+    own git configuration, which holds in every repository, names programs by a path in the work tree.
     """
 
     source: HostPath
@@ -51,6 +53,8 @@ class Surroundings:
     protected: tuple[HostPath, ...] = ()
     tops: tuple[HostPath, ...] = (HostPath(b"/"),)
     unwalked: tuple[HostPath, ...] = ()
+    git_directories: tuple[HostPath, ...] = ()
+    git_programs_of_work_trees: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,8 +230,24 @@ def _rules(session: Session, surroundings: Surroundings) -> Rules:
         denied_names=names,
         built_in_names=denylist.built_in_names() if session.deny.defaults else (),
         excepted_names=session.deny.exceptions,
+        git=_git_parts(surroundings) if session.protect_git else None,
         denied_places=denied,
     )
+
+
+def _git_parts(surroundings: Surroundings) -> dict[ViewPath, git.Part]:
+    """The parts in a git directory that paths of the view have by what stands on the host: those that begin in SOURCE's own
+    path, or in another path to a part of it, and those of git directories by another name."""
+    parts: dict[ViewPath, git.Part] = {}
+    for path, place in ((ROOT, surroundings.source), *surroundings.elsewhere):
+        part = git.part_below(git.OUTSIDE, components(place))
+        if part.inside:
+            parts[path] = part
+    for directory in surroundings.git_directories:
+        rest = below(directory, surroundings.source)
+        if rest is not None:
+            parts.setdefault(ViewPath(b"/" + rest), git.REPOSITORY)
+    return parts
 
 
 def _home_places(text: str, surroundings: Surroundings, faults: list[Fault], key: str) -> list[HostPath]:

@@ -45,6 +45,10 @@ class Refusal(enum.Enum):
     NO_DEVICES = (errno.EPERM, "No devices: {path} cannot be made in a session view.")
     STALE = (errno.ESTALE, "Moved away: {path} is no longer what it was.")
     UNSUPPORTED = (errno.EOPNOTSUPP, "Not supported: {path} holds only user.* attributes.")
+    GIT_PROTECTED = (
+        errno.EACCES,
+        "Protected: {path} as it would be could make git run a program outside this session ([git] protect).",
+    )
     SET_ID = (errno.EACCES, "Access denied: {path} runs with another user's rights and is not written here.")
 
     def __init__(self, code: int, text: str) -> None:

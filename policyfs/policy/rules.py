@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from policyfs.policy.git import SOURCE, Part
 from policyfs.policy.levels import Level, Standing
 from policyfs.policy.paths import ROOT, HostPath, ViewPath, display, from_text
 
@@ -57,6 +58,14 @@ class Denial:
 
 
 @dataclass(frozen=True, slots=True)
+class GitProtection:
+    """What git executes or reads as configuration is at most at `ro`, whatever is granted."""
+
+    def __str__(self) -> str:
+        return f"{SOURCE} (git runs it, or reads it as configuration)"
+
+
+@dataclass(frozen=True, slots=True)
 class NoGrant:
     """The absence of a grant on the path or above it, which is a reason too."""
 
@@ -64,7 +73,7 @@ class NoGrant:
         return "no grant on it or above it"
 
 
-Rule = Grant | Floor | Boundary | Denial | NoGrant
+Rule = Grant | Floor | GitProtection | Boundary | Denial | NoGrant
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +106,10 @@ class Rules:
     """The same of the built-in denylist, less the names that `excepted_names` match."""
     excepted_names: Sequence[str] = ()
 
+    git: Mapping[ViewPath, Part] | None = None
+    """The parts of paths that their text does not tell: of `/` where SOURCE lies in a git directory, and of git directories
+    by another name than `.git`. None where git is not protected."""
+
     denied_places: Sequence[DeniedHostPath] = ()
     """The host's places behind `denied_paths`, the view's or not: a link that lands on one is not shown."""
 
@@ -106,7 +119,7 @@ class Decision:
     """What the policy says of one path, and why.
 
     `rule` is the one that set the level. `considered` are all that applied, in the order of the design: grant, floors by
-    source, boundary, denylist.
+    source, protection of git, boundary, denylist.
     """
 
     path: ViewPath

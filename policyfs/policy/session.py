@@ -66,6 +66,8 @@ class Session:
     """`[passages] unknown = "missing"`: lookup answers ENOENT for every unknown name under a passage (rule passage-7)."""
     read_roots: tuple[str, ...] = ()
     write_roots: tuple[str, ...] = ()
+    protect_git: bool | None = None
+    """`[git] protect`; None where nothing is said, which is no protection but under `policyfs run`."""
 
     def with_options(
         self,
@@ -74,9 +76,11 @@ class Session:
         deny: tuple[str, ...] = (),
         read_roots: tuple[str, ...] = (),
         write_roots: tuple[str, ...] = (),
+        *,
+        protect_git: bool | None = None,
     ) -> Session:
-        """This session with what a command line adds. A grant for a path the session grants already replaces it; a
-        floor only ever lowers. `deny` takes paths (`/x`, `~/x`) and globs on a name."""
+        """This session with what a command line adds. A grant for a path the session grants already replaces it, and so
+        does `protect_git`; a floor only ever lowers. `deny` takes paths (`/x`, `~/x`) and globs on a name."""
         lowered = dict(self.floors)
         for path, level in (floors or {}).items():
             lowered[path] = min(level, lowered.get(path, level))
@@ -89,6 +93,7 @@ class Session:
             deny=replace(self.deny, paths=self.deny.paths + paths, names=self.deny.names + names),
             read_roots=self.read_roots + read_roots,
             write_roots=self.write_roots + write_roots,
+            protect_git=self.protect_git if protect_git is None else protect_git,
         )
 
 
@@ -110,6 +115,7 @@ def loads(text: str, where: str = "session") -> Session:
         unknown_missing=reader.unknown_missing(),
         read_roots=reader.roots("read"),
         write_roots=reader.roots("write"),
+        protect_git=reader.protect_git(),
     )
     reader.finish()
     return session
@@ -205,7 +211,7 @@ def _absolute(text: str, key: str, faults: list[Fault]) -> ViewPath | None:
 class _Reader:
     """Takes a file apart key by key and remembers every fault. What nobody asked for is unknown, and a fault too."""
 
-    _TABLES = ("grants", "floors", "deny", "links", "passages", "roots")
+    _TABLES = ("grants", "floors", "deny", "links", "passages", "roots", "git")
 
     def __init__(self, where: str, text: str) -> None:
         self.where = where
@@ -327,6 +333,13 @@ class _Reader:
         if value not in ("denied", "missing"):
             self.fault("passages.unknown", f'{value!r} is neither "denied" nor "missing"')
         return bool(value == "missing")
+
+    def protect_git(self) -> bool | None:
+        value = self._take("git.protect", None)
+        if value is None or isinstance(value, bool):
+            return value
+        self.fault("git.protect", f"{value!r} is neither true nor false")
+        return None
 
     def roots(self, kind: str) -> tuple[str, ...]:
         roots = self._texts(f"roots.{kind}")

@@ -8,7 +8,8 @@ the denylist, whatever the number of rules.
 
 Invariants:
 
-* `place.rest` has its level, its rule and no children; `rest.rest is rest`.
+* `place.rest` has its level, its rule and no children; `rest.rest is rest`. Below the names that `policy.git` knows the part
+  changes, and with it perhaps the level: such a place is made when it is first asked for, from the rest of the place above.
 * Below a denied place there are no places: nothing lifts a denial (rule deny-5), so there is nothing to tell apart.
 * `standing` is PASSAGE exactly where the level is none and some place below is visible, or at a root with nothing open.
   The names below `rest` share its level, so they can make no passage.
@@ -18,10 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from policyfs.policy.globs import NameDenials, folded
+from policyfs.policy.git import OUTSIDE, UNPROTECTED, Part
+from policyfs.policy.globs import NameDenials
 from policyfs.policy.levels import Level, Standing
-from policyfs.policy.paths import Name, ViewPath, components
-from policyfs.policy.rules import Boundary, Denial, Floor, Grant, NoGrant, Rule, Rules
+from policyfs.policy.paths import Name, ViewPath, components, folded
+from policyfs.policy.rules import Boundary, Denial, Floor, GitProtection, Grant, NoGrant, Rule, Rules
 
 
 class ConflictingRules(ValueError):
@@ -31,20 +33,27 @@ class ConflictingRules(ValueError):
 class Place:
     """Where a path stands in the tree of rules, with the answer for it. Compared by identity, never changed once built.
 
-    `named` is true where a grant or floor names exactly this path; a rule strictly below shows as `children`.
+    `named` is true where a grant or floor names exactly this path; a rule strictly below shows as `children`. `git` is the
+    part that the path has in a git directory, `base` the place that it would be if that part capped nothing.
     """
 
-    __slots__ = ("children", "considered", "level", "named", "rest", "rule", "standing")
+    __slots__ = ("base", "children", "considered", "git", "level", "named", "rest", "rule", "standing")
 
     level: Level
     standing: Standing
     rule: Rule
     considered: tuple[Rule, ...]
     named: bool
+    git: Part
+    base: Place
     children: dict[str | bytes, Place]
     rest: Place
 
-    def __init__(self, level: Level, rule: Rule, considered: tuple[Rule, ...], *, named: bool) -> None:
+    def __init__(
+        self, level: Level, rule: Rule, considered: tuple[Rule, ...], *, named: bool, git: Part = UNPROTECTED
+    ) -> None:
+        self.git = git
+        self.base = self
         self.level = level
         self.rule = rule
         self.considered = considered
@@ -60,7 +69,7 @@ class Place:
 class _Branch:
     """What the rules say of one path, before it is known what it inherits. `name` is the last of the path, as written."""
 
-    __slots__ = ("boundary", "children", "denial", "floors", "grant", "name")
+    __slots__ = ("boundary", "children", "denial", "floors", "git", "grant", "name")
 
     def __init__(self, name: bytes) -> None:
         self.name = name
@@ -69,21 +78,30 @@ class _Branch:
         self.floors: dict[str, Floor] = {}
         self.boundary = False
         self.denial: Denial | None = None
+        self.git: Part | None = None
 
 
 class _Inherited:
     """What a path takes from the directories above it."""
 
-    __slots__ = ("boundary", "denial", "floors", "grant", "inside")
+    __slots__ = ("boundary", "denial", "floors", "git", "grant", "inside")
 
     def __init__(
-        self, grant: Grant | None, floors: dict[str, Floor], boundary: Boundary, *, inside: bool, denial: Denial | None
+        self,
+        grant: Grant | None,
+        floors: dict[str, Floor],
+        boundary: Boundary,
+        *,
+        inside: bool,
+        denial: Denial | None,
+        git: Part,
     ) -> None:
         self.grant = grant
         self.floors = floors
         self.boundary = boundary
         self.inside = inside
         self.denial = denial
+        self.git = git
 
     def at(self, branch: _Branch, denial: Denial | None) -> _Inherited:
         return _Inherited(
@@ -92,15 +110,18 @@ class _Inherited:
             self.boundary,
             inside=self.inside or branch.boundary,
             denial=self.denial or denial,
+            git=branch.git or self.git.child(branch.name),
         )
 
     def place(self, *, named: bool) -> Place:
-        """The level (rule level-4): the least of grant, floors, boundary and denylist; the first of these that is least
+        """The level (rule level-4): the least of grant, floors, git, boundary and denylist; the first of these that is least
         is the rule that decided."""
         considered: list[tuple[Level, Rule]] = [
             (self.grant.level, self.grant) if self.grant else (Level.NONE, NoGrant()),
             *((floor.level, floor) for floor in self.floors.values()),
         ]
+        if self.git.kept:
+            considered.append((Level.RO, _GIT_PROTECTION))
         if not self.inside:
             considered.append((Level.NONE, self.boundary))
         if self.denial is not None:
@@ -111,7 +132,10 @@ class _Inherited:
             rule = self.denial
         elif not self.inside:
             rule = self.boundary
-        return Place(level, rule, tuple(rule for _, rule in considered), named=named)
+        return Place(level, rule, tuple(rule for _, rule in considered), named=named, git=self.git)
+
+
+_GIT_PROTECTION = GitProtection()
 
 
 class Compiled:
@@ -123,6 +147,7 @@ class Compiled:
         self._denials = NameDenials(rules.denied_names, rules.built_in_names, rules.excepted_names)
         self.denied_name = self._denials.match
         self._denied: dict[tuple[Place, Denial], Place] = {}
+        self._parts: dict[tuple[Place, Part], Place] = {}
         self.root = self._placed(self._planted(rules), rules)
 
     def child(self, place: Place, name: Name) -> Place:
@@ -133,9 +158,12 @@ class Compiled:
             if found is not None:
                 return found
         denial = self._denials.match(name)
-        if denial is None:
-            return place.rest
         rest = place.rest
+        if denial is None:
+            if place.git is UNPROTECTED:
+                return rest
+            part = place.git.child(name)
+            return rest if part is rest.git else self._at(rest, part)
         if isinstance(rest.rule, Denial):
             return rest
         key = (rest, denial)
@@ -143,6 +171,25 @@ class Compiled:
         if denied is None:
             denied = self._denied[key] = Place(Level.NONE, denial, (*rest.considered, denial), named=False)
         return denied
+
+    def _at(self, rest: Place, part: Part) -> Place:
+        """The place of a name that has a part of its own, where the other names are at `rest`."""
+        base = rest.base
+        if base.git is part or base.level is Level.NONE:
+            return base
+        place = self._parts.get((base, part))
+        if place is None:
+            level, rule, considered = base.level, base.rule, base.considered
+            if part.kept:
+                # In the order in which rules are told, this comes after grants and floors, which are all there are here.
+                considered = (*considered, _GIT_PROTECTION)
+                if level > Level.RO:
+                    level, rule = Level.RO, _GIT_PROTECTION
+            place = self._parts[base, part] = Place(level, rule, considered, named=False, git=part)
+            place.base = base
+            if part.otherwise is not part:
+                place.rest = self._at(base, part.otherwise)
+        return place
 
     def walk(self, path: ViewPath) -> Iterator[Place]:
         """The places from the root down to `path`, the root included."""
@@ -180,6 +227,8 @@ class Compiled:
         for denied in rules.denied_paths:
             at(denied.path).denial = denied.denial
         at(rules.boundary).boundary = True
+        for path, part in (rules.git or {}).items():
+            at(path).git = part
         return root
 
     def _placed(self, root: _Branch, rules: Rules) -> Place:
@@ -187,7 +236,8 @@ class Compiled:
 
         Without recursion: a path may have two thousand components, and Python's stack may not.
         """
-        inherited = _Inherited(None, {}, Boundary(rules.boundary), inside=False, denial=None)
+        outside = UNPROTECTED if rules.git is None else OUTSIDE
+        inherited = _Inherited(None, {}, Boundary(rules.boundary), inside=False, denial=None, git=outside)
         top = inherited.at(root, root.denial)
         place = top.place(named=root.grant is not None or bool(root.floors))
         waiting = [(root, top, place)]
@@ -195,8 +245,9 @@ class Compiled:
         while waiting:
             branch, state, place = waiting.pop()
             # The root is never its own rest: it can be a passage where nothing below it is open.
-            if branch.children or place.named or branch is root:
-                place.rest = Place(place.level, place.rule, place.considered, named=False)
+            if branch.children or place.named or branch is root or place.git.otherwise is not place.git:
+                rest = place.git.otherwise
+                place.rest = Place(place.level, place.rule, place.considered, named=False, git=rest)
             if state.denial is not None:
                 continue
             for key, below in branch.children.items():

@@ -5,8 +5,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from collections.abc import Callable
 
 from policyfs.source.root import Root
+
+Guard = Callable[[int, int, bytes | None], None]
+"""What is asked before a file changes, with its descriptor: may these bytes be written at this offset, or, without bytes,
+may it be cut to this length. Raises OSError where not."""
 
 LARGEST_READ = 1 << 20
 """Bytes of one read request: FUSE_MAX_MAX_PAGES (256) pages of 4 KiB, the most the kernel asks for."""
@@ -26,7 +31,7 @@ class OpenFile:
     read. Where the kernel has the pages, that read never comes.
     """
 
-    __slots__ = ("_unopened", "append", "descriptor", "mappable", "writable")
+    __slots__ = ("_unopened", "append", "descriptor", "guard", "mappable", "writable")
 
     def __init__(self, descriptor: int, flags: int = os.O_RDONLY, *, unopened: int | None = None) -> None:
         """`flags` are those of open(2) that it was opened with, `unopened` those for a descriptor that only reaches the
@@ -35,6 +40,7 @@ class OpenFile:
         self.writable = flags & os.O_ACCMODE != os.O_RDONLY
         self.mappable = flags & os.O_ACCMODE == os.O_RDWR
         self.append = bool(flags & os.O_APPEND)
+        self.guard: Guard | None = None
         self._unopened = unopened
 
     def open_now(self) -> None:
@@ -83,6 +89,9 @@ class OpenFile:
     def write(self, offset: int, data: bytes, *, mapped: bool = False) -> int:
         """Write all of `data`; with O_APPEND the kernel puts it at the end, whatever the offset, but for what was `mapped`:
         the kernel writes mapped pages back by the descriptor that they were mapped by. Gives the count."""
+        if self.guard is not None:
+            at = os.fstat(self.descriptor).st_size if self.append and not mapped else offset
+            self.guard(self.descriptor, at, bytes(data))
         if not self.append:
             return self._put(offset, data)
         if not mapped:
@@ -113,6 +122,8 @@ class OpenFile:
 
     def truncate(self, size: int) -> None:
         """ftruncate(2)."""
+        if self.guard is not None:
+            self.guard(self.descriptor, size, None)
         os.ftruncate(self.descriptor, size)
 
     def sync(self, *, data_only: bool) -> None:

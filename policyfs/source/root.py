@@ -18,6 +18,7 @@ import fcntl
 import os
 import stat
 import struct
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -40,6 +41,9 @@ _RETRIES = 128
 
 _MOST_ASKED_FOR_CASE = 64
 """Directories of a source, and names of one, that are asked whether it tells `README` and `readme` apart."""
+
+_JUST_NOW_NS = 10**9
+"""Nanoseconds within which a time that is to be set is taken to be that of the request."""
 
 RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
@@ -381,14 +385,21 @@ class Root:
         os.truncate(_magic(reached), size)
 
     @staticmethod
-    def set_times(reached: int, access_ns: int, modify_ns: int) -> None:
-        """utimensat(2), in nanoseconds of the epoch."""
-        os.utime(_magic(reached), ns=(access_ns, modify_ns))
-
-    @staticmethod
-    def touch(reached: int) -> None:
-        """utimensat(2) to the present, for which the right to write is enough."""
-        os.utime(_magic(reached))
+    def set_times(reached: int, status: os.stat_result, access_ns: int | None, modify_ns: int | None) -> None:
+        """utimensat(2), in nanoseconds of the epoch; None leaves a time as it is in `status`."""
+        try:
+            times = (
+                status.st_atime_ns if access_ns is None else access_ns,
+                status.st_mtime_ns if modify_ns is None else modify_ns,
+            )
+            os.utime(_magic(reached), ns=times)
+        except PermissionError:
+            # Who may write a file that is another's may set its times to now and to nothing else (utimensat(2)). A request
+            # does not say that it means now, only what time it was.
+            now = time.time_ns()
+            if any(at is None or abs(now - at) > _JUST_NOW_NS for at in (access_ns, modify_ns)):
+                raise
+            os.utime(_magic(reached))
 
     @staticmethod
     def set_attribute(reached: int, attribute: bytes, value: bytes, flags: int) -> None:

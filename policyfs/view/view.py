@@ -17,11 +17,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from policyfs.policy import permissions
+from policyfs.policy.git import How
 from policyfs.policy.levels import Standing
 from policyfs.policy.paths import ROOT, HostPath, Name, ViewPath, child, components, joined
 from policyfs.policy.policy import Policy
@@ -36,13 +36,11 @@ from policyfs.view.location import Location, Target
 from policyfs.view.outcomes import Changed, Changes, Removed, Renamed
 from policyfs.view.raced import Raced, tried_again
 from policyfs.view.refused import Refused
+from policyfs.view.repositories import Repositories
 
 _PASSED_ON = os.O_ACCMODE | os.O_APPEND | os.O_TRUNC | os.O_SYNC | os.O_DSYNC
 """The flags of open(2) that mean something to the source. The rest is the kernel's (O_CLOEXEC), is dealt with before
 (O_CREAT, O_EXCL) or would ask for an alignment that no request keeps (O_DIRECT)."""
-
-_JUST_NOW_NS = 10**9
-"""Nanoseconds within which a time that is to be set is taken to be that of the request."""
 
 _USER = os.geteuid()
 _IS_ROOT = _USER == 0
@@ -63,6 +61,8 @@ class View:
         self.root = root
         self.policy = policy
         self.links = Links(root, lambda: self.policy, named or root.source, at)
+        own = (root.source, named or root.source)
+        self.repositories = Repositories(root, lambda: self.policy, own if at is None else (at, *own))
         self._credentials = Credentials(*_places_of(policy))
 
     def close(self) -> None:
@@ -169,6 +169,8 @@ class View:
         self._seen(location)
         writes = flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC
         self._unless(permissions.change(location.place) if writes else permissions.look(location.place), location)
+        if writes:
+            self.repositories.may_write(location)
 
     def open(self, location: Location, flags: int, expect: Target = None, *, lazily: bool = False) -> OpenFile:
         """Open a regular file that is there. `flags` are open(2)'s; O_RDONLY with O_TRUNC is a write.
@@ -204,14 +206,16 @@ class View:
             # A daemon of root's would leave the bits in place, and the session would write a program that runs as
             # somebody else (rule attribute-2). Setgid without execute is mandatory locking of old, and harmless.
             raise Refused(Refusal.SET_ID, location.path)
-        descriptor = self.root.reopen(reached, flags & _PASSED_ON)
-        return OpenFile(descriptor, flags)
+        file = OpenFile(self.root.reopen(reached, flags & _PASSED_ON), flags)
+        file.guard = self.repositories.guard(location)
+        return file
 
     @tried_again
     def create(self, location: Location, flags: int, mode: int, umask: int = 0) -> tuple[OpenFile, Attributes]:
         """Make a regular file and open it; without O_EXCL, open the one that is there."""
-        self._may_make(location, directory=False)
+        self._may_make(location, How.FILE)
         with self._directory(location) as (directory, name):
+            self.repositories.may_complete(location, directory, name)
             try:
                 descriptor = self.root.create(
                     directory, name, flags & _PASSED_ON & ~os.O_TRUNC, settable_mode(mode, directory=False) & ~umask
@@ -223,6 +227,7 @@ class View:
                 file = self.open(location, flags, (status.st_dev, status.st_ino))
                 return file, self.judged(location, status)
         file = OpenFile(descriptor, flags)
+        file.guard = self.repositories.guard(location)
         return file, shown(location.place, os.fstat(descriptor))
 
     # -- names --------------------------------------------------------------------------------------------------------
@@ -230,25 +235,26 @@ class View:
     @tried_again
     def make_directory(self, location: Location, mode: int, umask: int = 0) -> Attributes:
         """mkdir(2)."""
-        with self._making(location, directory=True) as (directory, name):
+        with self._making(location, How.DIRECTORY) as (directory, name):
             self.root.make_directory(directory, name, settable_mode(mode, directory=True) & 0o1777 & ~umask)
             return self._made(location, directory, name)
 
     @tried_again
     def make_node(self, location: Location, mode: int, umask: int = 0) -> Attributes:
         """mknod(2) of a regular file, a fifo or a socket; a device cannot be made."""
-        self._may_make(location, directory=False)
         kind = stat.S_IFMT(mode)
+        how = How.FILE if kind == stat.S_IFREG else How.SPECIAL
+        self._may_make(location, how)
         if kind not in (stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK):
             raise Refused(Refusal.NO_DEVICES, location.path)
-        with self._making(location) as (directory, name):
+        with self._making(location, how) as (directory, name):
             self.root.make_node(directory, name, kind | settable_mode(mode, directory=False) & ~umask)
             return self._made(location, directory, name)
 
     @tried_again
     def make_link(self, location: Location, text: bytes) -> Attributes:
         """symlink(2). A link that would not be shown is not made."""
-        with self._making(location) as (directory, name):
+        with self._making(location, How.SYMBOLIC_LINK) as (directory, name):
             if not self.links.shows(location.path, text):
                 raise Refused(Refusal.DENIED, location.path)
             self.root.make_link(directory, name, text)
@@ -263,7 +269,7 @@ class View:
         with self._reached(old, expect) as (reached, status):
             if stat.S_ISDIR(status.st_mode):
                 raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-            with self._making(new) as (directory, name):
+            with self._making(new, How.HARD_LINK) as (directory, name):
                 self._still_shown(new, reached, status)
                 self.root.link(reached, directory, name)
                 return self._made(new, directory, name)
@@ -284,6 +290,7 @@ class View:
                 status = os.fstat(reached)
                 if stat.S_ISDIR(status.st_mode) != directory:
                     raise Refused(Refusal.NOT_DIRECTORY if directory else Refusal.IS_DIRECTORY, location.path)
+                self.repositories.may_take_away(location, parent, name)
                 if directory:
                     self.root.remove_directory(parent, name)
                 else:
@@ -316,8 +323,11 @@ class View:
             directory = stat.S_ISDIR(moved.st_mode)
             self._may_move(old, new, directory=directory)
             self._name_still_shown(new, old_parent, old_name, moved)
+            self.repositories.may_move(old, new, old_parent, old_name, moved)
+            self.repositories.may_complete(new, new_parent, new_name)
             if exchange and replaced is not None:
                 self._may_move(new, old, directory=stat.S_ISDIR(replaced.st_mode))
+                self.repositories.may_move(new, old, new_parent, new_name, replaced)
                 self._name_still_shown(old, new_parent, new_name, replaced)
             held = self._held(new_parent, new_name, replaced) if hold and replaced is not None and not exchange else None
             # Where nothing is shown, nothing may be replaced: what turned up since is judged, not overwritten.
@@ -365,6 +375,7 @@ class View:
         session's user. Gives what came of it."""
         with self._changing(location, expect) as (reached, status):
             if changes.size is not None:
+                self.repositories.may_write(location, changes.size)
                 self._opened(location, reached, status, os.O_WRONLY).close()
                 self.root.truncate(reached, changes.size)
             if changes.mode is not None:
@@ -373,23 +384,8 @@ class View:
             if changes.uid != -1 or changes.gid != -1:
                 self.root.change_owner(reached, changes.uid, changes.gid)
             if changes.access_ns is not None or changes.modify_ns is not None:
-                self._set_times(reached, status, changes.access_ns, changes.modify_ns)
+                self.root.set_times(reached, status, changes.access_ns, changes.modify_ns)
             return Changed(status.st_ctime_ns, self.judged(location, os.fstat(reached), reached))
-
-    def _set_times(self, reached: int, status: os.stat_result, access_ns: int | None, modify_ns: int | None) -> None:
-        try:
-            self.root.set_times(
-                reached,
-                status.st_atime_ns if access_ns is None else access_ns,
-                status.st_mtime_ns if modify_ns is None else modify_ns,
-            )
-        except PermissionError:
-            # Who may write a file that is another's may set its times to now and to nothing else (utimensat(2)). A request
-            # does not say that it means now, only what time it was.
-            now = time.time_ns()
-            if any(at is None or abs(now - at) > _JUST_NOW_NS for at in (access_ns, modify_ns)):
-                raise
-            self.root.touch(reached)
 
     def change_mode(self, location: Location, mode: int, expect: Target = None) -> None:
         """chmod(2)."""
@@ -464,10 +460,11 @@ class View:
         if location.place.standing is Standing.HIDDEN:
             raise Refused(self._unseen(location), location.path, location.place)
 
-    def _may_make(self, location: Location, *, directory: bool) -> None:
-        """The policy's word on making a name, for a directory or for anything else."""
+    def _may_make(self, location: Location, how: How) -> None:
+        """The policy's word on making a name."""
         self._parent_seen(location)
-        self._unless(permissions.create(location.parent, location.place, directory=directory), location)
+        self._unless(permissions.create(location.parent, location.place, directory=how is How.DIRECTORY), location)
+        self.repositories.may_make(location, how)
 
     def _may_remove(self, location: Location, *, directory: bool) -> None:
         """The policy's word on taking a name away."""
@@ -484,6 +481,7 @@ class View:
         self._unless(permissions.old_name(old.parent, old.place, unknown_missing=self.policy.unknown_missing), old)
         self._parent_seen(new)
         self._unless(permissions.new_name(new.parent, new.place), new)
+        self.repositories.may_make(new, How.MOVED)
 
     def _parent_seen(self, location: Location) -> None:
         """Refuse what lies in a hidden directory as what it is, not seen. Only for callers that come with whole paths:
@@ -659,6 +657,7 @@ class View:
         """An object that may be changed."""
         self._seen(location)
         self._unless(permissions.change(location.place), location)
+        self.repositories.may_change(location)
         with self._reached(location, expect) as found:
             yield found
 
@@ -680,15 +679,15 @@ class View:
             os.close(directory)
 
     @contextmanager
-    def _making(self, location: Location, *, directory: bool = False) -> Iterator[tuple[int, Name]]:
-        """The directory in which a name may be made, for a directory or for anything else. A name that is taken is refused
-        by what has it."""
-        self._may_make(location, directory=directory)
-        with self._directory(location) as (parent, name):
+    def _making(self, location: Location, how: How) -> Iterator[tuple[int, Name]]:
+        """The directory in which a name may be made. A name that is taken is refused by what has it."""
+        self._may_make(location, how)
+        with self._directory(location) as (directory, name):
+            self.repositories.may_complete(location, directory, name)
             try:
-                yield parent, name
+                yield directory, name
             except FileExistsError:
-                self._status_of_taken(location, parent, name)
+                self._status_of_taken(location, directory, name)
                 raise Refused(Refusal.EXISTS, location.path) from None
 
     def _made(self, location: Location, directory: int, name: Name) -> Attributes:

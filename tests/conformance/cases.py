@@ -16,7 +16,7 @@ DIRECTORY = Path(__file__).resolve().parents[2] / "conformance"
 Json = dict[str, Any]
 
 _CASE = {"id", "description", "spec"}
-_SESSION = {"boundary", "start", "grants", "floors", "deny", "links", "passages"}
+_SESSION = {"boundary", "start", "grants", "floors", "deny", "links", "passages", "git"}
 _OBJECTS = ("directory", "file", "link", "fifo", "hard_link")
 
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policyfs.policy.globs import NameDenials, folded, glob_pattern
+from policyfs.policy.globs import NameDenials, glob_pattern
+from policyfs.policy.paths import folded
 from policyfs.policy.rules import Denial
 
 

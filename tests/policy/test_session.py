@@ -354,7 +354,7 @@ values = st.recursive(
     ),
     max_leaves=4,
 )
-KEYS = ["boundary", "start", "grants", "floors", "deny", "links", "passages", "roots", "other"]
+KEYS = ["boundary", "start", "grants", "floors", "deny", "links", "passages", "roots", "git", "other"]
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), values, max_size=4))

@@ -732,11 +732,15 @@ def not_its_owner(view: View, monkeypatch: pytest.MonkeyPatch) -> int:
     """Have the source refuse any times but now, as it does to who may write a file that is another's. Gives that now."""
     now = time.time_ns()
 
-    def refused(*_: object) -> None:
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+    utime = os.utime
 
-    monkeypatch.setattr(view.root, "set_times", refused)
-    monkeypatch.setattr("policyfs.view.view.time.time_ns", lambda: now)
+    def refused(path: str | bytes, **times: Any) -> None:
+        if times and os.fsencode(path).startswith(b"/proc/self/fd/"):
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        utime(path, **times)
+
+    monkeypatch.setattr(os, "utime", refused)
+    monkeypatch.setattr("policyfs.source.root.time.time_ns", lambda: now)
     return now
 
 
