@@ -8,8 +8,9 @@ closes its other end whatever ends `policyfs run`. A normal end goes the same wa
   holder have. Then it tells the daemon to unmount, and removes the directory.
 * The holder is bubblewrap's parent. It ends when nothing of the sandbox is left, and with it its end of the lease, so
   that the command and everything it started is gone before the view is. What waits for a view that does not answer
-  cannot be ended before that view is: after a while the holder lets go of the lease, and waits on. Should the holder be
-  killed, bubblewrap dies with it (--die-with-parent).
+  cannot be ended before that view is: after a while the holder lets go of the lease, and waits on. The tether, a pipe whose
+  other end `policyfs run` has alone, tells it to kill the sandbox: when `policyfs run` ends, or asks for it. Should the
+  holder be killed, bubblewrap dies with it (--die-with-parent).
 
 * A companion does something else for the run, the gateway of its network for instance. It ends with the lease, too.
 
@@ -74,9 +75,16 @@ class Keeper:
         be read once the sandbox is gone, and then it is to end; and the log."""
         self._companions.append(_fork(lambda: work(self._lease_read, self._log)))
 
+    def end_sandbox(self) -> None:
+        """Have everything of the sandbox killed."""
+        if self._tether >= 0:
+            os.close(self._tether)
+            self._tether = -1
+
     def finish(self) -> bool:
         """Let everything be cleared away, and say whether it was. Where the keeper is gone it is done here."""
-        for descriptor in (self._tether, self._tether_read, self._lease, self._lease_read, self._log):
+        self.end_sandbox()
+        for descriptor in (self._tether_read, self._lease, self._lease_read, self._log):
             os.close(descriptor)
         if self._holder is not None:
             os.waitpid(self._holder, 0)
@@ -94,6 +102,12 @@ class Held:
 
     ended: int
     """A descriptor that can be read once nothing of the sandbox is left."""
+
+    def wait(self) -> None:
+        """Wait until `ended` can be read."""
+        waiting = select.poll()
+        waiting.register(self.ended, select.POLLIN)
+        waiting.poll()
 
     def status(self) -> int:
         """Wait for the end and give bubblewrap's exit status, or the signal that ended it as a negative number. Raises
@@ -165,7 +179,7 @@ def _hold(start: Callable[[], subprocess.Popen[bytes]], tether: int, lease: int,
     waiting.poll()
     status = bubblewrap.poll()
     try:
-        # bubblewrap tells of the command's end before the rest of the namespace is gone.
+        # bubblewrap waits for the first process of the sandbox, the last to be gone; if it was killed, that is left.
         all_gone = end_children(_PATIENCE)
     finally:
         if status is not None:

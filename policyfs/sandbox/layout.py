@@ -15,11 +15,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from policyfs.policy.paths import HostPath, below
-from policyfs.sandbox import inside
+from policyfs.sandbox import command, inside
 
-NAMESPACES = (b"--unshare-all", b"--unshare-user", b"--disable-userns", b"--new-session", b"--cap-drop", b"ALL")
+NAMESPACES = (
+    *(b"--unshare-all", b"--unshare-user", b"--disable-userns", b"--new-session"),
+    *(b"--as-pid-1", b"--cap-drop", b"ALL", b"--cap-add", command.CAPABILITY),
+)
 """Own user, mount, pid, ipc, uts and cgroup namespaces; the network's too, unless it is given back. No second user
-namespace in which capabilities could be had again. bubblewrap sets no_new_privs itself."""
+namespace in which capabilities could be had again. bubblewrap sets no_new_privs itself. What is executed is the first
+process, which keeps one capability that the command does not have: see `command`."""
 
 PRIVATE = (HostPath(b"/tmp"), HostPath(b"/var/tmp"))
 """Empty, in memory, gone at the end."""

@@ -14,6 +14,7 @@ from policyfs.host.errors import Exit, UserFault
 from policyfs.host.mounts import Mount, Origin, origin, shown_at
 from policyfs.policy.paths import HostPath, below, display
 from policyfs.sandbox import confine
+from policyfs.sandbox.command import launcher
 from policyfs.sandbox.layout import NAMESPACES, SystemPlace
 
 _PROGRAMS = (
@@ -168,13 +169,14 @@ class Tools:
 
     bubblewrap: bytes
     setsid: bytes
+    setpriv: bytes
 
     def probe(self) -> Probe:
         """Begin to try whether this machine makes such namespaces at all."""
         tried = [self.bubblewrap, *NAMESPACES, b"--ro-bind", b"/", b"/", b"--proc", b"/proc", b"--dev", b"/dev"]
         return Probe(
             subprocess.Popen(
-                [*tried, b"--", self.setsid, b"true"],
+                [*tried, b"--", *launcher(self.setpriv, self.setsid, has_terminal=False), b"true"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -236,7 +238,9 @@ def tools() -> Tools:
             "no bwrap: install Debian's package bubblewrap; without it nothing keeps a program from SOURCE itself, "
             "so nothing was run",
         )
-    setsid = shutil.which("setsid", path="/usr/bin:/bin")
-    if setsid is None:
-        raise UserFault(Exit.MACHINE, "no setsid in /usr/bin: install Debian's package util-linux; nothing was run")
-    return Tools(os.fsencode(os.path.realpath(bubblewrap)), os.fsencode(setsid))
+    found = {program: shutil.which(program, path="/usr/bin:/bin") for program in ("setsid", "setpriv")}
+    for program, path in found.items():
+        if path is None:
+            raise UserFault(Exit.MACHINE, f"no {program} in /usr/bin: install Debian's package util-linux; nothing was run")
+    setsid, setpriv = (os.fsencode(path) for path in found.values() if path is not None)
+    return Tools(os.fsencode(os.path.realpath(bubblewrap)), setsid, setpriv)

@@ -23,13 +23,15 @@ from policyfs.host.errors import Exit, UserFault
 from policyfs.opening.load import PolicyOptions, machine_policy, session_of, source_of
 from policyfs.policy.paths import HostPath, PathFault, below, display, for_shell
 from policyfs.sandbox import admission, confine, inside, layout, machine, network, seccomp
+from policyfs.sandbox.command import Command, launcher
+from policyfs.sandbox.course import Course
 from policyfs.sandbox.environment import EnvironmentFault, environment
 from policyfs.sandbox.keeper import Keeper
 from policyfs.sandbox.layout import Place, Sandbox
 from policyfs.sandbox.network import Gateway, Network
 from policyfs.sandbox.resolv_conf import RESOLV_CONF
 from policyfs.sandbox.run_directory import RunDirectory
-from policyfs.sandbox.signals import EndedBySignal, Ending, forward_signals, ignore_signals
+from policyfs.sandbox.signals import EndedBySignal, Ending, ignore_signals
 from policyfs.sandbox.streams import RefusedStream, Streams
 
 
@@ -128,6 +130,9 @@ def _run(wanted: Wanted, tell: Callable[[str], None], ending: Ending) -> int:
         command = [os.fsencode(word) for word in wanted.command]
         started = _Started(tools, sandbox, files, filters, command, streams, keeper, gateway, close_sockets=close_sockets)
         status = started.finish(streams)
+        for error in streams.errors():
+            tell(f"{error}; what the command wrote there after that is lost")
+            status = status or Exit.FAILED
         lost = None if gateway is None else gateway.lost()
         if lost is not None:
             tell(f"the command's network ended before the command did: {lost}")
@@ -179,8 +184,7 @@ class _Started:
         handed = [*held.values(), *programs]
         # By a descriptor: a command line can be read by all, in the sandbox too, and this tells of paths and secrets.
         listed = _memory(b"".join(argument + b"\0" for argument in layout.arguments(sandbox, held, programs)))
-        # setsid gives the command a session of its own, and its terminal; it says 126 and 127 as shells do.
-        launcher = [tools.setsid, *([b"--ctty"] if streams.controls else []), b"--"]
+        words = [*launcher(tools.setpriv, tools.setsid, has_terminal=streams.controls), *command]
 
         shown = layout.shown(sandbox)
 
@@ -204,7 +208,7 @@ class _Started:
             return subprocess.Popen(
                 [
                     *(tools.bubblewrap, b"--args", b"%d" % listed, b"--json-status-fd", b"%d" % status_write),
-                    *(b"--", *launcher, *command),
+                    *(b"--", *words),
                 ],
                 stdin=streams.given[0],
                 stdout=streams.given[1],
@@ -218,6 +222,7 @@ class _Started:
                 preexec_fn=confined,
             )
 
+        self._keeper = keeper
         self._bubblewrap = keeper.hold(start)
         for descriptor in (listed, status_write, *handed):
             os.close(descriptor)
@@ -226,25 +231,29 @@ class _Started:
 
     def finish(self, streams: Streams) -> int:
         """Pass signals and streams on until the command has ended, and everything it started with it."""
-        if self._init is None:
-            self._bubblewrap.status()
-            streams.started()
-            streams.drain()
-            streams.give_back()
-            raise self._not_made()
-        too_early = forward_signals(self._init)
+        # From here on no signal raises.
+        course = Course(streams)
         try:
             streams.started()
-            streams.pass_on_until(self._bubblewrap.ended)
-            streams.drain()
+            if self._init is not None:
+                course.until_ended(Command(self._init), self._bubblewrap.ended, self._keeper.end_sandbox)
+            else:
+                self._bubblewrap.wait()
+            # What bubblewrap complained of, too.
+            course.deliver()
         finally:
             streams.give_back()
         status = self._bubblewrap.status()
-        if too_early:
-            return 128 + too_early[0]
-        if b"exit-code" not in self._status.read() and status >= 0 and not _was_killed(status):
+        if self._init is None:
             raise self._not_made()
-        return status if status >= 0 else 128 - status
+        if course.ended_by is not None:
+            return 128 + course.ended_by
+        if status < 0:
+            # Killed, as what does not end by itself is.
+            return course.status if course.status is not None else 128 - status
+        if b"exit-code" not in self._status.read() and not _was_killed(status):
+            raise self._not_made()
+        return status
 
     def _not_made(self) -> UserFault:
         return UserFault(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
 import os
 import signal
+import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import FrameType
 
 FORWARDED = (
@@ -13,8 +15,31 @@ FORWARDED = (
 )  # fmt: skip
 """What is passed on to the command; all other signals do to `policyfs run` what they do to any program."""
 
-_TO_ITS_GROUP = (signal.SIGINT, signal.SIGQUIT)
+TO_ITS_GROUP = (signal.SIGINT, signal.SIGQUIT)
 """What a terminal sends to every process of its foreground, not to the first alone."""
+
+ASK_TO_END = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+"""Whoever sends one of these wants the end. The command gets the signal, and `STOP_SECONDS`."""
+
+ENDING = (*ASK_TO_END, signal.SIGQUIT)
+"""What ends the wait for whoever reads the output, once the command itself has ended."""
+
+STOP_SECONDS = 10.0
+"""As `docker stop` and `podman stop` wait before they kill."""
+
+INSIST_TIMES, INSIST_SECONDS = 3, 3.0
+"""Ctrl-C at a terminal is a key of the command's, which may go on. Pressed so often in so many seconds it ends the run
+(`docker run` gives up at the third)."""
+
+END_SECONDS = 2.0
+"""For the sandbox to be gone once the command has ended, before it is ended by force. Its status is known by then."""
+
+_SIGSET_SIZE = 128
+"""sizeof(sigset_t) of glibc and musl."""
+_SIGINFO_SIZE = 128
+"""sizeof(struct signalfd_siginfo): signalfd(2)."""
+_SI_KERNEL = 0x80
+"""sigaction(2)."""
 
 
 class EndedBySignal(Exception):
@@ -46,25 +71,66 @@ class Ending:
             raise EndedBySignal(number)
 
 
-def forward_signals(init: int) -> list[int]:
-    """From now on a signal goes to the command. `init` is the first process of its pid namespace, by our numbering.
-    Gives the list of the signals that ended the sandbox before there was a command, which is filled as they come."""
-    too_early: list[int] = []
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A signal that has come."""
 
-    def forward(number: int, _frame: FrameType | None) -> None:
-        command = first_child(init)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if command is None:
-                # Not there yet: it is not to come, and bubblewrap ends with its first process.
-                too_early.append(number)
-                os.kill(init, signal.SIGKILL)
-            elif number in _TO_ITS_GROUP:
-                os.killpg(os.getpgid(command), number)
-            else:
-                os.kill(command, number)
+    number: int
+    typed: bool
+    """Whether the kernel sent it, as it does when somebody presses Ctrl-C at a terminal, and not another process."""
 
-    _handle(forward)
-    return too_early
+
+class Arrivals:
+    """The signals to `policyfs run`, from now on to be read from a descriptor (signalfd(2)). A signal that comes just before
+    a wait ends that wait, and it tells who sent it; a handler has neither."""
+
+    def __init__(self, *more: signal.Signals) -> None:
+        """Take those that are forwarded, and `more`. What is ignored from the start (nohup) stays so."""
+        taken = {number for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN} | set(more)
+        signal.pthread_sigmask(signal.SIG_BLOCK, taken)
+        library = ctypes.CDLL(None, use_errno=True)
+        wanted = ctypes.create_string_buffer(_SIGSET_SIZE)
+        library.sigemptyset(wanted)
+        for number in taken:
+            library.sigaddset(wanted, int(number))
+        self.descriptor: int = library.signalfd(-1, wanted, os.O_CLOEXEC | os.O_NONBLOCK)
+        if self.descriptor < 0:
+            raise OSError(ctypes.get_errno(), "signalfd")
+
+    def read(self) -> list[Arrival]:
+        """What has come since the last time."""
+        try:
+            told = os.read(self.descriptor, _SIGINFO_SIZE * 64)
+        except BlockingIOError:
+            return []
+        found = (struct.unpack_from("=Iii", told, at) for at in range(0, len(told), _SIGINFO_SIZE))
+        return [Arrival(number, typed=code == _SI_KERNEL) for number, _, code in found]
+
+
+class Patience:
+    """When a sandbox that was asked to end is ended by force. Pure: it is told what happens and when, in seconds of a clock
+    that only goes forward."""
+
+    def __init__(self) -> None:
+        self.deadline: float | None = None
+        """When nothing more is waited for."""
+        self._typed: list[float] = []
+
+    def heard(self, arrival: Arrival, now: float) -> None:
+        """A signal has come, and was forwarded."""
+        if arrival.number == signal.SIGINT and arrival.typed:
+            self._typed = [*(then for then in self._typed if now - then < INSIST_SECONDS), now]
+            if len(self._typed) >= INSIST_TIMES:
+                self._wait_until(now)
+        elif arrival.number in ASK_TO_END:
+            self._wait_until(now + STOP_SECONDS)
+
+    def command_ended(self, now: float) -> None:
+        """The command has ended. What it started is killed with it, which takes a moment."""
+        self._wait_until(now + END_SECONDS)
+
+    def _wait_until(self, then: float) -> None:
+        self.deadline = then if self.deadline is None else min(self.deadline, then)
 
 
 def ignore_signals() -> None:
@@ -86,23 +152,34 @@ def _handle(handler: Callable[[int, FrameType | None], None]) -> None:
 
 
 def first_child(parent: int) -> int | None:
-    """The oldest child of a process: bubblewrap's first process started the command before anything came back to it."""
-    return next(iter(children(parent)), None)
+    """The oldest child of a process."""
+    try:
+        with open(f"/proc/{parent}/task/{parent}/children", "rb") as file:
+            listed = file.read().split()
+    except ProcessLookupError:
+        return None
+    except OSError:
+        # A kernel without CONFIG_PROC_CHILDREN, or no such process.
+        return next(iter(children(parent)), None)
+    return int(listed[0]) if listed else None
 
 
 def children(parent: int) -> list[int]:
     """The children of a process, the oldest first."""
     found: list[tuple[int, int]] = []
     for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                # The command name is in parentheses and may hold anything, `)` too: proc(5).
-                fields = file.read().rpartition(b")")[2].split()
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            # Gone meanwhile, or somebody else's where /proc is mounted with hidepid=1.
-            continue
-        if int(fields[1]) == parent:
+        fields = status_fields(int(name)) if name.isdigit() else None
+        if fields is not None and int(fields[1]) == parent:
             found.append((int(fields[19]), int(name)))
     return [process for _, process in sorted(found)]
+
+
+def status_fields(process: int) -> list[bytes] | None:
+    """/proc/PID/stat from the third field on, the state; None where there is no such process, or it may not be seen (/proc
+    mounted with hidepid=1)."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            # The name of the program is in parentheses and may hold anything, `)` too: proc_pid_stat(5).
+            return file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None

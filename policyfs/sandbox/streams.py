@@ -1,55 +1,55 @@
 """Standard input, output and error of a command: what it is given in their place, and the passing on between.
 
-Whoever holds a descriptor can open the file behind it again through /proc/self/fd, with every right that the file's mode
-gives, whatever the descriptor itself allows. So a command holds none of the machine's files: a terminal is replaced by
-one of its own, a file by a pipe, and so is a device, unless every sandbox has one of its kind. Pipes and sockets are
-handed on: nothing but their own ends can be had through them.
+Whoever holds a descriptor can open what is behind it again through /proc/self/fd, with every right that its mode gives,
+whatever the descriptor itself allows: a file that was open for appending can be cut, and of a pipe that was open for
+writing, what others write into it can be read. So a command holds nothing of its caller's: a terminal is replaced by one
+of its own, a device of which every sandbox has one by another descriptor of it, and everything else by a pipe.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
-import signal
 import stat
-from dataclasses import dataclass, field
 from enum import Enum
 
+from policyfs.sandbox.flows import Copy, Flow, ToTerminal, from_caller, to_caller
 from policyfs.sandbox.terminal import Terminal
-
-_CHUNK = 1 << 16
-_TERMINAL_CHUNK = 1 << 10
-"""A terminal takes at least so much when it says that it is ready; more could block, since the person's terminal is not
-ours to make non-blocking."""
 
 _BACKGROUND_SECONDS = 1.0
 """Between two looks whether the person's shell has given its terminal to us: not every shell tells of it (SIGCONT)."""
 
-_DRAIN_SECONDS = 5.0
-"""For what is still under way when all who could write are gone; a terminal that takes nothing does not hold us longer."""
+_NAMES = ("standard input", "standard output", "standard error")
 
 
 class Treatment(Enum):
     """What is done with a standard descriptor."""
 
     TERMINAL = "a terminal of the command's own"
-    PIPE = "a pipe, copied from or to the file or device"
-    PASSED = "handed on"
+    DEVICE = "the same device, opened anew"
+    PIPE = "a pipe, to which or from which bytes are passed on"
     REFUSED = "refused: the tree around it could be reached"
 
 
-_HARMLESS = {os.makedev(1, minor) for minor in (3, 5, 7, 8, 9)}
-"""null, zero, full, random and urandom, by the kernel's devices.txt."""
+_DEVICES = {
+    os.makedev(1, 3): "/dev/null",
+    os.makedev(1, 5): "/dev/zero",
+    os.makedev(1, 7): "/dev/full",
+    os.makedev(1, 8): "/dev/random",
+    os.makedev(1, 9): "/dev/urandom",
+}
+"""Those that every sandbox has, by the kernel's devices.txt."""
 
 
 def treatment(mode: int, device: int = 0, *, is_terminal: bool) -> Treatment:
     """What is done with a descriptor, by the kind of what is behind it (st_mode, st_rdev)."""
     if is_terminal:
         return Treatment.TERMINAL
-    if stat.S_ISREG(mode) or (stat.S_ISCHR(mode) and device not in _HARMLESS):
+    if stat.S_ISCHR(mode) and device in _DEVICES:
+        return Treatment.DEVICE
+    if stat.S_ISREG(mode) or stat.S_ISCHR(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
         return Treatment.PIPE
-    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode):
-        return Treatment.PASSED
     return Treatment.REFUSED
 
 
@@ -57,187 +57,143 @@ class RefusedStream(ValueError):
     """A standard descriptor that no command may have."""
 
 
-@dataclass(slots=True)
-class _Flow:
-    """Bytes on their way from one descriptor to another."""
-
-    source: int
-    sink: int
-    chunk: int = _CHUNK
-    close_sink: bool = False
-    """A pipe's reader must see its end; a terminal and a file stay."""
-    from_command: bool = True
-    is_terminal: bool = False
-    """A terminal that nobody reads would stop its programs: what cannot be shown is dropped."""
-    is_keyboard: bool = False
-    """What a person types is ours as long as their terminal is: read in the background it would stop this process."""
-    held: bytearray = field(default_factory=bytearray)
-    source_ended: bool = False
-    sink_ended: bool = False
-
-    @property
-    def over(self) -> bool:
-        return (self.sink_ended and not self.is_terminal) or (self.source_ended and not self.held)
-
-    def read(self) -> None:
-        try:
-            part = os.read(self.source, self.chunk)
-        except BlockingIOError:
-            return
-        except OSError:
-            # The master of a terminal that nobody has open any more answers EIO; a terminal that went away, too.
-            part = b""
-        if not part:
-            self.source_ended = True
-        elif not self.sink_ended:
-            self.held += part
-
-    def write(self) -> None:
-        try:
-            written = os.write(self.sink, memoryview(self.held)[: self.chunk].tobytes())
-        except BlockingIOError:
-            return
-        except OSError:
-            # Nobody reads, or the disk is full: whoever writes is to hear of it as they would without us.
-            self.sink_ended = True
-            self.held.clear()
-            return
-        del self.held[:written]
-
-
 class Streams:
-    """The three descriptors for a command, and what is copied while it runs."""
+    """The three descriptors for a command, and what is passed on while it runs."""
 
     def __init__(self) -> None:
         """Look at what this process has, all three of them open. Raises `RefusedStream`."""
         kinds = []
-        for standard, name in enumerate(("input", "output", "error")):
+        for standard, name in enumerate(_NAMES):
             status = os.fstat(standard)
             kind = treatment(status.st_mode, status.st_rdev, is_terminal=os.isatty(standard))
             if kind is Treatment.REFUSED:
-                raise RefusedStream(f"standard {name} is a directory or a disk, through which more could be reached than it")
+                raise RefusedStream(f"{name} is a directory or a disk, through which more could be reached than it")
             kinds.append(kind)
         self.terminal: Terminal | None = None
         self.given = [0, 1, 2]
         """What the command gets as 0, 1 and 2."""
-        self._flows: list[_Flow] = []
+        self._flows: list[Flow] = []
+        self._over: list[Flow] = []
+        self._keyboard: Copy | None = None
         self._own: list[int] = []
-        """Those of them that are ours to close once the command has them."""
-        self._woken = -1
+        """Those of `given` that are to be closed once the command has them."""
+        for standard in range(3):
+            if kinds[standard] is Treatment.DEVICE:
+                self._reopen(standard)
         self._for_terminals([standard for standard in range(3) if kinds[standard] is Treatment.TERMINAL])
         if kinds[0] is Treatment.PIPE:
-            read, write = os.pipe()
-            self._own.append(read)
-            self.given[0] = read
-            os.set_blocking(write, False)
-            self._flows.append(_Flow(0, write, close_sink=True, from_command=False))
-        self._for_files([standard for standard in (1, 2) if kinds[standard] is Treatment.PIPE])
+            self._for_input()
+        self._for_output([standard for standard in (1, 2) if kinds[standard] is Treatment.PIPE])
 
     @property
     def controls(self) -> bool:
         """Whether the command's terminal is to control it: where its keyboard is, there Ctrl-C is typed."""
         return self.terminal is not None and self.given[0] == self.terminal.slave
 
+    def _reopen(self, standard: int) -> None:
+        how = fcntl.fcntl(standard, fcntl.F_GETFL) & os.O_ACCMODE
+        self.given[standard] = os.open(_DEVICES[os.fstat(standard).st_rdev], how)
+        self._own.append(self.given[standard])
+
     def _for_terminals(self, standards: list[int]) -> None:
         if not standards:
             return
         shown_on = next((standard for standard in (1, 2, 0) if standard in standards), 0)
-        self.terminal = terminal = Terminal(standards[0], has_keyboard=0 in standards)
+        self.terminal = terminal = Terminal(standards[0], shown_on, has_keyboard=0 in standards)
         for standard in standards:
             self.given[standard] = terminal.slave
         if 0 in standards:
-            self._flows.append(_Flow(0, terminal.master, from_command=False, is_keyboard=True))
-        self._flows.append(_Flow(terminal.master, shown_on, _TERMINAL_CHUNK, is_terminal=True))
+            self._keyboard = Copy(0, terminal.master)
+            self._flows.append(self._keyboard)
+        self._flows.append(ToTerminal(terminal.master, shown_on, terminal.shown))
 
-    def _for_files(self, standards: list[int]) -> None:
-        """One pipe for output and error where both are one file, or their order would be lost."""
+    def _for_input(self) -> None:
+        # The reading end stays open: it tells what the command has left in the pipe.
+        self.given[0], write = os.pipe()
+        os.set_blocking(write, False)
+        self._flows.append(from_caller(0, write, self.given[0]))
+
+    def _for_output(self, standards: list[int]) -> None:
+        """One pipe for output and error where both lead to the same place, or their order would be lost."""
         pipes: dict[tuple[int, int], int] = {}
         for standard in standards:
             status = os.fstat(standard)
-            file = (status.st_dev, status.st_ino)
-            if file not in pipes:
-                read, pipes[file] = os.pipe()
-                self._own.append(pipes[file])
-                self._flows.append(_Flow(read, standard))
-            self.given[standard] = pipes[file]
+            place = (status.st_dev, status.st_ino)
+            if place not in pipes:
+                # The command may open its end again and read from it: a read of ours that finds nothing may not wait.
+                read, pipes[place] = os.pipe()
+                os.set_blocking(read, False)
+                self._own.append(pipes[place])
+                self._flows.append(to_caller(read, standard))
+            self.given[standard] = pipes[place]
 
     def started(self) -> None:
         """The command has its descriptors; ours are closed, so that the end of its output can be seen."""
         for descriptor in self._own:
             os.close(descriptor)
         self._own = []
-        # Python runs a handler between two of its own steps. A signal just before `poll` would wait for whatever ends
-        # that; the interpreter's own C handler writes here at once.
-        self._woken, waking = os.pipe()
-        for descriptor in (self._woken, waking):
-            os.set_blocking(descriptor, False)
-        signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
         if self.terminal is not None:
-            self.terminal.follow()
+            self.terminal.take()
 
-    def pass_on_until(self, ended: int) -> None:
-        """Copy until this descriptor can be read, which tells that the command has ended."""
-        while not self._turn(None, ended):
-            pass
+    def turn(self, seconds: float | None, watched: set[int]) -> set[int] | None:
+        """Wait, for so long at most, for something to pass on or for one of `watched` to be readable; pass on what there is;
+        give those of `watched` that are readable. None where nothing happened in that time."""
+        if self._is_away():
+            seconds = _BACKGROUND_SECONDS if seconds is None else min(seconds, _BACKGROUND_SECONDS)
+        wanted = dict.fromkeys(watched, select.POLLIN)
+        asking = [(flow, flow.wanted()) for flow in self._flows]
+        for _, of_flow in asking:
+            for descriptor, events in of_flow.items():
+                wanted[descriptor] = wanted.get(descriptor, 0) | events
+        waiting = select.poll()
+        for descriptor, events in wanted.items():
+            waiting.register(descriptor, events)
+        happened = dict(waiting.poll(None if seconds is None else seconds * 1000))
+        for flow, of_flow in asking:
+            if not happened.keys().isdisjoint(of_flow):
+                flow.happened(happened)
+        self._close_ended()
+        return watched & happened.keys() if happened else None
 
-    def drain(self) -> None:
-        """Copy what is left, once nobody is there to write more."""
+    def command_is_gone(self) -> None:
+        """Nobody is there to write more, or to read."""
         if self.terminal is not None:
             # Held until now, so that a program may close its terminal and open it again.
             os.close(self.terminal.slave)
-        for flow in self._flows:
-            if not flow.from_command:
-                flow.source_ended = True
-                flow.held.clear()
-        while any(not flow.over for flow in self._flows):
-            if self._turn(_DRAIN_SECONDS, None):
-                break
+        self._keyboard = None
+        for flow in [*self._flows, *self._over]:
+            flow.settle()
+        self._flows = [flow for flow in self._flows if self._is_from_command(flow)]
+
+    def left(self) -> tuple[bool, bool]:
+        """Whether something is still to be passed on to the caller, and whether that is to a terminal only."""
+        # What a terminal has left shows in its end, not in what can be read now: the kernel passes it on by and by.
+        to_terminal = any(isinstance(flow, ToTerminal) for flow in self._flows)
+        others = any(flow.has_more for flow in self._flows if not isinstance(flow, ToTerminal))
+        return to_terminal or others, not others
 
     def give_back(self) -> None:
         """Leave the person's terminal as it was."""
         if self.terminal is not None:
             self.terminal.give_back()
 
-    def _turn(self, seconds: float | None, ended: int | None) -> bool:
-        """Wait for something to copy, and copy it. True where `ended` has, or where nothing came in time."""
-        away = self._keyboard_is_away()
-        waiting = select.poll()
-        waiting.register(self._woken, select.POLLIN)
-        if ended is not None:
-            waiting.register(ended, select.POLLIN)
-        readers = {
-            flow.source: flow
-            for flow in self._flows
-            if not flow.source_ended and len(flow.held) < _CHUNK and not (away and flow.is_keyboard)
-        }
-        writers = {flow.sink: flow for flow in self._flows if flow.held}
-        for descriptor in readers.keys() | writers.keys():
-            wanted = (select.POLLIN if descriptor in readers else 0) | (select.POLLOUT if descriptor in writers else 0)
-            waiting.register(descriptor, wanted)
-        limit = _BACKGROUND_SECONDS if seconds is None and away else seconds
-        happened = dict(waiting.poll(None if limit is None else limit * 1000))
-        if self._woken in happened:
-            os.read(self._woken, _CHUNK)
-        for descriptor, events in happened.items():
-            if descriptor in readers and events & (select.POLLIN | select.POLLHUP | select.POLLERR):
-                readers[descriptor].read()
-            if descriptor in writers and events & (select.POLLOUT | select.POLLERR | select.POLLHUP):
-                writers[descriptor].write()
-        for flow in [flow for flow in self._flows if flow.over]:
-            self._end(flow)
-        return ended in happened or (seconds is not None and not happened)
+    def errors(self) -> list[str]:
+        """What the caller's descriptors did not take, and why."""
+        return [f"{_NAMES[flow.sink]}: {flow.error.strerror}" for flow in self._over if flow.error and flow.sink in (1, 2)]
 
-    def _keyboard_is_away(self) -> bool:
+    def _is_from_command(self, flow: Flow) -> bool:
+        return flow.sink in (1, 2) or isinstance(flow, ToTerminal)
+
+    def _is_away(self) -> bool:
         """Whether the person types for another program. Where they do not, their terminal is taken."""
-        if self.terminal is None or not any(flow.is_keyboard and not flow.source_ended for flow in self._flows):
+        if self.terminal is None or self._keyboard is None or self._keyboard.over:
             return False
         self.terminal.take()
-        return not self.terminal.in_foreground()
+        self._keyboard.paused = not self.terminal.in_foreground()
+        return self._keyboard.paused
 
-    def _end(self, flow: _Flow) -> None:
-        self._flows.remove(flow)
-        if flow.close_sink:
-            os.close(flow.sink)
-        if flow.from_command and not flow.is_terminal:
-            # A pipe of ours that can be written no further: its writer gets SIGPIPE.
-            os.close(flow.source)
+    def _close_ended(self) -> None:
+        for flow in [flow for flow in self._flows if flow.over]:
+            self._flows.remove(flow)
+            self._over.append(flow)
+            flow.close()

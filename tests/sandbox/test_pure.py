@@ -253,8 +253,8 @@ def test_the_other_paths_of_a_place() -> None:
     [
         (stat.S_IFCHR, True, Treatment.TERMINAL),
         (stat.S_IFCHR, False, Treatment.PIPE),
-        (stat.S_IFIFO, False, Treatment.PASSED),
-        (stat.S_IFSOCK, False, Treatment.PASSED),
+        (stat.S_IFIFO, False, Treatment.PIPE),
+        (stat.S_IFSOCK, False, Treatment.PIPE),
         (stat.S_IFREG, False, Treatment.PIPE),
         (stat.S_IFDIR, False, Treatment.REFUSED),
         (stat.S_IFBLK, False, Treatment.REFUSED),
@@ -271,4 +271,4 @@ def test_what_a_standard_descriptor_becomes(kind: int, is_terminal: bool, expect
 def test_a_device_that_every_sandbox_has_is_handed_on(name: str) -> None:
     """Input from /dev/null and its like is no pipe, which would have to be filled."""
     status = os.stat(f"/dev/{name}")
-    assert treatment(status.st_mode, status.st_rdev, is_terminal=False) is Treatment.PASSED
+    assert treatment(status.st_mode, status.st_rdev, is_terminal=False) is Treatment.DEVICE
