@@ -14,11 +14,13 @@ import signal
 import subprocess
 import termios
 import time
+import tty
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
 
+from policyfs.sandbox.questions import Questions
 from tests.mount.harness import PATIENCE, absent, until
 from tests.sandbox.runs import PYTHON, Ground
 
@@ -320,6 +322,18 @@ def test_a_pipe_into_a_command_at_a_terminal(one_tree: Ground) -> None:
         assert person.ended() == 130
 
 
+def test_ctrl_c_again_and_again_ends_a_command_that_goes_on(one_tree: Ground) -> None:
+    """Where the command's input is not the terminal, Ctrl-C is forwarded and not more; three in a row end the run."""
+    script = "trap 'echo got' INT; echo ready; while :; do sleep 0.05; done"
+    with at_terminal(one_tree, "sh", "-c", script, standards=(False, True, True)) as person:
+        person.sees("ready")
+        for _ in range(2):
+            person.types(CTRL_C)
+            person.sees("got")
+        person.types(CTRL_C)
+        assert person.ended() == 128 + signal.SIGKILL
+
+
 def test_in_the_background_the_keyboard_is_the_shells(tree: Ground) -> None:
     """A run that a shell has put in the background goes on while the person types to the shell, and has the keyboard once
     it is brought to the foreground."""
@@ -337,3 +351,124 @@ def test_in_the_background_the_keyboard_is_the_shells(tree: Ground) -> None:
         person.sees(r"got-hello\s+[^\n]*[$#] ")
         person.types("exit 0\n")
         assert person.ended() == 0
+
+
+# -- what the terminal answers
+
+LAST_QUESTION = re.escape("\x1b\\\x1b[5n")
+TITLE = "\x1b]l; id > /tmp/x #\x1b\\"
+"""The answer to a question for the title of the window, in the command's own words."""
+
+
+def _left_at(person: Person) -> bytes:
+    """What whoever reads from the terminal next would get."""
+    tty.setraw(person.terminal, termios.TCSANOW)
+    return _waiting_at(person.terminal)
+
+
+@pytest.mark.parametrize("standards", [(True, True, True), (False, True, True)])
+def test_a_late_answer_is_not_left_to_the_shell(tree: Ground, standards: tuple[bool, bool, bool]) -> None:
+    """A terminal that answers after the command's end: run waits for it, and nothing of it is there afterwards."""
+    with at_terminal(tree, "printf", r"\033[21t\033[c", standards=standards) as person:
+        before = termios.tcgetattr(person.terminal)
+        person.sees(LAST_QUESTION)
+        # Not all at once, and cut anywhere.
+        for part in (TITLE[:5], TITLE[5:], "\x1b[?62;c", "\x1b[", "0n"):
+            person.types(part)
+        assert person.ended() == 0
+        assert termios.tcgetattr(person.terminal) == before
+        assert _left_at(person) == b""
+
+
+def test_an_answer_that_looks_like_the_last_one(tree: Ground) -> None:
+    """The command has asked the same just before: what comes right after its answer is dropped as well."""
+    with at_terminal(tree, "printf", r"\033[5n\033[21t") as person:
+        person.sees(LAST_QUESTION)
+        person.types("\x1b[0n" + TITLE + "\x1b[0n")
+        assert person.ended() == 0
+        assert _left_at(person) == b""
+
+
+def test_a_terminal_that_does_not_answer(tree: Ground) -> None:
+    """It does not hold the run, and what comes meanwhile is dropped."""
+    with at_terminal(tree, "printf", r"\033[21t") as person:
+        person.sees(LAST_QUESTION)
+        person.types(TITLE)
+        assert person.ended() == 0
+        assert _left_at(person) == b""
+
+
+def test_a_terminal_that_was_not_asked_is_not_asked_in_the_end(tree: Ground) -> None:
+    """Colours, cursor and titles: nothing is written after them."""
+    with at_terminal(tree, "printf", r"\033[1;31mred\033[0m\033[2J\033]0;title?\007\303\251 end") as person:
+        person.sees("end")
+        assert person.ended() == 0
+        assert "[5n" not in person.seen
+
+
+def test_reports_that_were_asked_for_end_with_the_run(tree: Ground) -> None:
+    """A mouse that reports where it is types into whatever comes next."""
+    with at_terminal(tree, "printf", r"\033[?1003h\033[?1006h") as person:
+        person.sees(r"\x1b\[\?[0-9;]*1003;[0-9;]*l")
+        person.sees(LAST_QUESTION)
+        person.types("\x1b[<35;1;1M\x1b[0n")
+        assert person.ended() == 0
+        assert _left_at(person) == b""
+
+
+def _asked(text: bytes, *, utf8: bool = True) -> bool:
+    """Whether this counts as a question; it must not depend on where it is cut."""
+    found = set()
+    for cut in range(len(text) + 1):
+        questions = Questions(utf8=utf8)
+        questions.shown(text[:cut])
+        questions.shown(text[cut:])
+        # Something that begins and does not end is one only once it has gone on.
+        questions.shown(b" the rest")
+        found.add(questions.asked)
+    assert len(found) == 1
+    return found.pop()
+
+
+def _texts(listed: str) -> list[bytes]:
+    r"""Words in which \e, \a and \s stand for ESC, BEL and a space."""
+    return [word.replace("\\e", "\x1b").replace("\\a", "\a").replace("\\s", " ").encode() for word in listed.split()]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *_texts(
+            r"\e[c \e[>c \e[=c \e[0c \eZ \e[5n \e[6n \e[?6n \e[?996n \e[21t \e[14t \e[18;1t \e[?2026$p \e[4$p \e[>q \e[?u"
+        ),
+        *_texts(r"\e[x \e[1$w \e]11;?\a \e]4;1;?\e\ \e]52;c;?\a \ePq\e\ \eP$qm\e\ \eP+q544e\e\ \e_Gi=1,a=q\e\ "),
+        *_texts(r"\e[?1003h \e[?25;1004h \e[?9h \e[?2031h \e[?2048;25h \e[?1003r \e[3\e[5n \e]0;\e[5n\a"),
+        *(b"\x05", b"\x1b[\n5n", b"\xc2\x9b5n", b"\x9b5n", b"\xff", b"\x1b]0;" + b"x" * 5000),
+    ],
+)
+def test_what_a_terminal_may_answer(text: bytes) -> None:
+    """Questions for its kind, state, colours, title and contents, reports from now on, and what is not known."""
+    assert _asked(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(b"text \t\r\n\a\b", "é — 漢字".encode()),
+        *_texts(
+            r"\e[m \e[1;38:2:1:2:3m \e[10;20H \e[2J \e[K \e[?25l \e[?1049h \e[?2004h \e[?1003l \e(B \e7 \e8 \e= \eM \e[!p"
+        ),
+        *_texts(
+            r"\e[2\sq \e]0;title?\a \e]2;title\e\ \e]8;;http://x/?y\e\link\e]8;;\e\ \e[22;0t \e[>4;1m \e[>1u \e[<u \e[?7r"
+        ),
+    ],
+)
+def test_what_a_terminal_does_not_answer(text: bytes) -> None:
+    """What ordinary output and full-screen programs write."""
+    assert not _asked(text)
+
+
+def test_a_terminal_without_utf8() -> None:
+    """To it the second byte of a letter can begin a question."""
+    assert not _asked("ě".encode())
+    assert _asked("ě".encode(), utf8=False)
