@@ -16,8 +16,8 @@ docs/python.md shows it at work. What holds everywhere:
   text of rule error-1. What the source itself refuses (a full disk, a directory that is not empty) is
   the OSError that it is.
 * What a person can put right (a session file with faults, a SOURCE that is none) is a `UserFault`, a message a line.
-* Links are followed as the kernel follows them on a mount, each judged by where it lands, except for the last name of what
-  `move` and `remove` take. One that leads out of SOURCE is not open, whatever the session shows of it.
+* Links are followed as the kernel follows them on a bare mount, and where they land is judged, except for the last name of
+  what `move` and `remove` take. One that leads out of SOURCE is not open, whatever the session shows of it.
 * Nothing here asks anybody, and nothing has a cap: `read` gives all there is. The limits of a tool are its author's.
 """
 

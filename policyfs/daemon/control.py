@@ -214,8 +214,6 @@ class Control:
         landing = view.links.resolve(path, follow_last=True)
         try:
             if isinstance(landing, Landing):
-                # What the rules hide answers by its own place; what a link on the way hides is missing.
-                view.attributes(view.locate(path))
                 raise _error_of(landing)
             view.attributes(view.locate(landing))
         except OSError as error:

@@ -109,7 +109,8 @@ def view_of(request: MountRequest) -> tuple[View, list[str]]:
         )
     named = source if request.named is None else HostPath(os.fsencode(request.named))
     at = HostPath(os.fsencode(request.appears_at or request.mountpoint))
-    return View(root, policy, named=named, at=at), warnings
+    beside = None if request.beside is None else [HostPath(os.fsencode(place)) for place in request.beside]
+    return View(root, policy, named=named, at=at, beside=beside), warnings
 
 
 def serve(request: MountRequest, answer_descriptor: int) -> None:

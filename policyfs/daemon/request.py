@@ -27,6 +27,9 @@ class MountRequest:
     """Where the daemon logs; None for standard error."""
     appears_at: str | None = None
     """Where the session sees the view, if not at `mountpoint`: what absolute links are read and rewritten for."""
+    beside: tuple[str, ...] | None = None
+    """In a sandbox: the places of the machine that the session sees beside the view, and may make links to. None in a bare
+    mount, where every other place is in reach as well."""
     named: str | None = None
     """SOURCE as its owner calls it, where that is another name than its real path: absolute links may use it."""
     old_kernel: bool = False
@@ -56,7 +59,14 @@ class MountRequest:
         options: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in values["options"].items()
         }
-        return MountRequest(**{**values, "options": PolicyOptions(**options)})
+        beside = values["beside"]
+        return MountRequest(
+            **{
+                **values,
+                "options": PolicyOptions(**options),
+                "beside": None if beside is None else tuple(beside),
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,28 +132,21 @@ class Examination:
         if stat.S_ISREG(status.st_mode):
             self._file(directory, path, place, name, status, installed)
         elif stat.S_ISLNK(status.st_mode) and not installed:
-            self._link(directory, path, place, name, executed.LINKED.get(text))
+            self._link(path, place, executed.LINKED.get(text))
         return None
 
-    def _link(self, directory: int, path: ViewPath, place: Place, name: Name, reason: str | None) -> None:
-        """A link under a name that tools execute: they follow it. One that is not shown, no session can change."""
-        if reason is not None and place.level >= Level.STAGE and self._shown_link(directory, path, place, name) is not None:
+    def _link(self, path: ViewPath, place: Place, reason: str | None) -> None:
+        """A link under a name that tools execute: they follow it."""
+        if reason is not None:
             self._executed(path, place, reason)
 
-    def _shown_link(self, directory: int, path: ViewPath, place: Place, name: Name) -> bytes | None:
-        """What a link says, if the view shows it."""
+    def _link_text(self, directory: int, path: ViewPath, place: Place, name: Name) -> bytes | None:
+        """What a link says."""
         try:
-            reached = self._root.reach_name(directory, name)
-            try:
-                if not stat.S_ISLNK(os.fstat(reached).st_mode):
-                    return None
-                text = self._root.link_text(reached)
-            finally:
-                os.close(reached)
+            return self._root.link_text(directory, name)
         except OSError as error:
             self._closed(path, place, error)
             return None
-        return text if self._view.links.shows(path, text) else None
 
     def _file(
         self, directory: int, path: ViewPath, place: Place, name: Name, status: os.stat_result, installed: bool
@@ -284,9 +277,7 @@ class Examination:
         """A `.git`: the repository itself, or a file (of a submodule, of a linked work tree) or a link that names it."""
         if stat.S_ISDIR(status.st_mode):
             repository: ViewPath | None = path
-        elif stat.S_ISREG(status.st_mode) or (
-            stat.S_ISLNK(status.st_mode) and self._shown_link(directory, path, place, _GIT) is not None
-        ):
+        elif stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
             # Whatever it names now: a session that may change it can name a repository of its own making.
             self._executed(path, place, executed.GIT_FILE_REASON)
             repository = self._named_repository(directory, path, place, status)
@@ -312,7 +303,7 @@ class Examination:
     def _named_repository(self, directory: int, path: ViewPath, place: Place, status: os.stat_result) -> ViewPath | None:
         """The repository that a `.git` file or link names, if it is in the tree: gitrepository-layout(5)."""
         if stat.S_ISLNK(status.st_mode):
-            target = self._shown_link(directory, path, place, _GIT)
+            target = self._link_text(directory, path, place, _GIT)
         else:
             try:
                 target = git_index.named_by(self._content(directory, _GIT, _MOST_OF_A_GIT_FILE) or b"")
@@ -373,7 +364,7 @@ class Examination:
         return git_index.parse(content)
 
     def _is_hidden(self, work_tree: ViewPath, entry: git_index.Entry) -> bool:
-        """Whether the view hides what is tracked: by its path, or because the link there lands on something hidden."""
+        """Whether a view hides what is tracked: by its path, or, in a bare mount, as a link that leads out of it."""
         try:
             path = view_path(entry.path, work_tree)
         except PathFault:

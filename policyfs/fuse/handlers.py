@@ -188,8 +188,8 @@ class Operations(pyfuse3.Operations):
         # A directory's own times move with its entries, which only its own watch tells of.
         attributes_life = life(node.watched if attributes.is_directory else watched, attributes)
         name_life = LONG if watched is not None else SHORT
-        if attributes.is_link:
-            # What a link shows depends on more than its own directory.
+        if attributes.is_link and not self.view.links.all_shown:
+            # Whether a link is shown depends on more than its own directory.
             attributes_life = name_life = SHORT
         entry = entry_for(attributes, node.ino, node.generation, name_life, attributes_life)
         if node.stamp not in (0, attributes.change_ns):
@@ -489,14 +489,18 @@ class Operations(pyfuse3.Operations):
     async def unlink(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
         parent = self._node(parent_inode)
         location = self._child_in(parent, name)
-        self._unnamed(parent, location, Name(name), *self.view.unlink(location, hold=True))
+        removed = self.view.unlink(location, hold=True)
+        self._unnamed(parent, location, Name(name), removed.identity, removed.held)
         self._did("unlink", location, ctx)
 
     @guarded
     async def rmdir(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
         parent = self._node(parent_inode)
         location = self._child_in(parent, name)
-        self._unnamed(parent, location, Name(name), *self.view.remove_directory(location, hold=True))
+        removed = self.view.remove_directory(location, hold=True)
+        self._unnamed(parent, location, Name(name), removed.identity, removed.held)
+        for link in removed.links:
+            self._did("unlink", link, ctx)
         self._did("rmdir", location, ctx)
 
     def _unnamed(self, parent: Node, location: Location, name: Name, identity: Identity, held: OpenFile | None) -> None:

@@ -159,10 +159,10 @@ class Policy:
         """The places of the host that the denylist names, whether the view holds them or not."""
         return tuple(denied.path for denied in self._denied_places)
 
-    def shown_outside(self, place: HostPath) -> bool:
-        """Whether a link may show that it lands on this place outside SOURCE (rule link-4): one that the session
-        lists, and that the denylist does not name."""
-        if not any(below(place, listed) is not None for listed in self.session.links_outside):
+    def shown_outside(self, place: HostPath, beside: Sequence[HostPath] = ()) -> bool:
+        """Whether a link may lead to this place outside SOURCE (rule link-4): one that the session lists, or that is shown
+        `beside` the view, and that the denylist does not name."""
+        if not any(below(place, listed) is not None for listed in (*self.session.links_outside, *beside)):
             return False
         if any(below(place, denied.path) is not None for denied in self._denied_places):
             return False

@@ -111,7 +111,7 @@ class Rules:
     by another name than `.git`. None where git is not protected."""
 
     denied_places: Sequence[DeniedHostPath] = ()
-    """The host's places behind `denied_paths`, the view's or not: a link that lands on one is not shown."""
+    """The host's places behind `denied_paths`, the view's or not: no link may lead out to one."""
 
 
 @dataclass(frozen=True, slots=True)

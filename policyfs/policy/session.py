@@ -16,8 +16,8 @@ from policyfs.policy.levels import LEVELS, Level
 from policyfs.policy.paths import ROOT, HostPath, PathFault, ViewPath, display, from_text, host_path, view_path
 
 LINKS_OUTSIDE = tuple(HostPath(place) for place in (b"/usr", b"/bin", b"/lib", b"/lib64", b"/opt", b"/nix/store"))
-"""Where a link may land outside SOURCE and still be shown: the system's own programs, which a virtual environment's
-`python` points to (rule link-4)."""
+"""Where links may lead outside SOURCE (rule link-4): to the system's own programs, as a virtual environment's `python`
+does."""
 
 
 @dataclass(frozen=True, slots=True)

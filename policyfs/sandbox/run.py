@@ -27,7 +27,7 @@ from policyfs.sandbox.command import Command, launcher
 from policyfs.sandbox.course import Course
 from policyfs.sandbox.environment import EnvironmentFault, environment
 from policyfs.sandbox.keeper import Keeper
-from policyfs.sandbox.layout import Place, Sandbox
+from policyfs.sandbox.layout import Place, Sandbox, SystemPlace
 from policyfs.sandbox.network import Gateway, Network
 from policyfs.sandbox.resolv_conf import RESOLV_CONF
 from policyfs.sandbox.run_directory import RunDirectory
@@ -60,6 +60,28 @@ class _Added:
     place: Place
 
 
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """What of the machine is to stand beside the view: the system, and what a person adds, with the faults in that."""
+
+    system: Sequence[SystemPlace]
+    added: Sequence[_Added]
+    faults: Sequence[str]
+
+    @staticmethod
+    def of(wanted: Wanted) -> _Beside:
+        """As the options ask for it, not judged yet."""
+        faults: list[str] = []
+        return _Beside(machine.system_places(), _added(wanted, faults), faults)
+
+    @property
+    def paths(self) -> list[HostPath]:
+        """The paths that mean the same inside and outside, so that a link may lead there. The private home and /tmp, /proc
+        and all devices but one are something else outside."""
+        added = [path for each in self.added for path in (each.named, each.place.path)]
+        return [*(place.path for place in self.system), *added, HostPath(b"/dev/null")]
+
+
 def run(wanted: Wanted, tell: Callable[[str], None]) -> int:
     """Run a command in a view; its exit status. `tell` says to the person what they should know. Raises `UserFault` where
     nothing was run."""
@@ -88,6 +110,7 @@ def _run(wanted: Wanted, tell: Callable[[str], None], ending: Ending) -> int:
         raise
     try:
         ending.from_now_on()
+        beside = _Beside.of(wanted)
         daemon.ask(
             MountRequest(
                 os.fsdecode(source),
@@ -96,6 +119,8 @@ def _run(wanted: Wanted, tell: Callable[[str], None], ending: Ending) -> int:
                 wanted.allow_case_folding,
                 log,
                 appears_at=os.fsdecode(source),
+                named=os.fsdecode(places.absolute(wanted.source)),
+                beside=tuple(os.fsdecode(place) for place in beside.paths),
                 ask=os.fsdecode(directory.ask),
             )
         )
@@ -103,7 +128,7 @@ def _run(wanted: Wanted, tell: Callable[[str], None], ending: Ending) -> int:
         probe = tools.probe()
         try:
             streams = _streams()
-            sandbox, files = _sandbox(wanted, source, directory)
+            sandbox, files = _sandbox(wanted, source, directory, beside)
             filters = seccomp.filters()
             probe.require()
             ready = daemon.ready()
@@ -280,11 +305,11 @@ def _child_of(line: bytes) -> int | None:
     return int(json.loads(line)["child-pid"]) if line.endswith(b"\n") else None
 
 
-def _sandbox(wanted: Wanted, source: HostPath, directory: RunDirectory) -> tuple[Sandbox, dict[HostPath, bytes]]:
+def _sandbox(
+    wanted: Wanted, source: HostPath, directory: RunDirectory, beside: _Beside
+) -> tuple[Sandbox, dict[HostPath, bytes]]:
     """Everything the command gets to see, judged. Raises `UserFault` with every fault found."""
-    faults: list[str] = []
-    added = _added(wanted, faults)
-    system = machine.system_places()
+    faults, added, system = list(beside.faults), beside.added, beside.system
     shown = [place.content or place.path for place in system if place.link is None]
     table = mounts.mounts()
     real_added = [each.place.path for each in added]

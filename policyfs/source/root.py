@@ -213,9 +213,9 @@ class Root:
         return None if rest is None else ViewPath(b"/" + rest)
 
     @staticmethod
-    def link_text(link: int) -> bytes:
-        """What a link says."""
-        return os.readlink(b"", dir_fd=link)
+    def link_text(directory: int, name: bytes = b"") -> bytes:
+        """What a link in an open directory says, or, without a name, what the link that was reached says."""
+        return os.readlink(name, dir_fd=directory)
 
     @staticmethod
     def accessible(reached: int, wanted: int) -> bool:

@@ -1,11 +1,17 @@
-"""A symbolic link is judged by where it lands (rules link-1 to link-7).
+"""What a symbolic link says, where it leads, and which link may be made (rules link-1 to link-7).
 
-The kernel follows links through the mount, so what lies behind one is always judged when it is walked. What is left is
-the link itself: its text and its name would tell of hidden things. So a link is shown only if it lands in the view on a
-path that is not hidden, or outside SOURCE on a place that the session lists. Components that are missing are judged by
-their text, or a dangling link would tell what exists.
+A link is an entry at its own path: its name and its text are shown at its own level, as the bytes of a file are. What
+following it gives is judged where it lands, since the kernel walks through the view. So a link to a hidden place is
+shown and leads to nothing.
 
-The landing is found component by component, as the kernel would, with each component judged before it is touched.
+*Which links are shown.* In a sandbox the view stands at SOURCE's own path and nothing else of the machine is in reach:
+there every link is shown with the text that it has. In a bare mount the kernel would follow a link out of the view by
+itself, and nobody would judge what it finds. There a link that leads out is shown only where it lands in a place that
+the session lists (`links.outside`), and an absolute target inside SOURCE is shown relative to the link.
+
+*Which links may be made.* Programs outside of the view follow links too, with their user's rights. So no link is made
+whose text names a path of SOURCE that a rule hides, or a place of the machine that the session is not shown. The text
+alone decides that, and so the answer tells nothing of what exists, nor of what another link says.
 """
 
 from __future__ import annotations
@@ -14,37 +20,54 @@ import errno
 import os
 import stat
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 from policyfs.policy.levels import Standing
-from policyfs.policy.paths import NAME_MAX, HostPath, Name, PathFault, ViewPath, components, host_path, joined
+from policyfs.policy.paths import HostPath, Name, PathFault, ViewPath, below, components, host_path, joined
 from policyfs.policy.policy import Policy
 from policyfs.source.root import Root
 
 MOST_LINKS = 40
 """As the kernel follows: MAXSYMLINKS, path_resolution(7)."""
-MOST_COMPONENTS = 256
-"""Enough for any tree in use; more is work that a link's author makes for the daemon."""
+MOST_LOOKUPS = 256
+"""Names looked up to find out where one link leads. Enough for any tree in use; more is work that a link's author makes
+for the daemon."""
+
+_NO_NAMES = (b"", b".", b"..")
 
 
 class Landing(Enum):
-    """Where a link that is not shown, or that leaves the view, lands."""
+    """Where a link leads that leads to no path of the view."""
 
-    HIDDEN = "hidden"
     OUTSIDE = "outside"
+    """Out of the view, to where a link may lead."""
+    NOT_SHOWN = "not shown"
+    """Out of the view of a bare mount, to where no link may lead."""
     LOOP = "loop"
-    """It leads back to itself: shown, and ELOOP for whoever follows it."""
+    """Through more links than the kernel follows: ELOOP for whoever follows it."""
     MISSING = "missing"
     """Its text goes on, with `.`, `..` or a last `/`, after what is not there: ENOENT for whoever follows it."""
     NOT_DIRECTORY = "not a directory"
-    """The same after what is no directory: ENOTDIR."""
+    """The same after what is not a directory: ENOTDIR."""
 
 
 class Links:
-    """The links of one view. `named` is SOURCE as its owner names it, `at` where the view is mounted, if it is."""
+    """The links of one view. `named` is SOURCE as its owner names it, `at` where the view is mounted, if it is.
 
-    def __init__(self, root: Root, policy: Callable[[], Policy], named: HostPath, at: HostPath | None) -> None:
+    `beside` is for a view in a sandbox: the places of the machine that stand beside it there. None is for a bare mount, in
+    which the kernel walks on into the machine, and for a view that is not mounted, which answers alike.
+    """
+
+    def __init__(
+        self,
+        root: Root,
+        policy: Callable[[], Policy],
+        named: HostPath,
+        at: HostPath | None,
+        beside: Sequence[HostPath] | None = None,
+    ) -> None:
         self._root = root
         self._policy = policy
         own = (root.source, named)
@@ -52,10 +75,29 @@ class Links:
         self._at = at
         self._where = at or root.source
         self._in_own_place = at in own
+        self._entrances = own if at is None or self._in_own_place else (at,)
+        """The paths by which whoever walks on outside of the view comes into it again."""
+        self._beside = beside
+        self.all_shown = beside is not None
+        """Whether every link is shown, with the text that it has."""
 
     def shows(self, link: ViewPath, text: bytes) -> bool:
-        """Whether a link at `link` that says `text` may be shown, or made."""
-        return self.landing(link, text) is not Landing.HIDDEN
+        """Whether a link at `link` that says `text` is shown."""
+        return self.all_shown or self._walk(components(link)[:-1], text, through=link) is not Landing.NOT_SHOWN
+
+    def may_be_made(self, link: ViewPath, text: bytes) -> bool:
+        """Whether a session may make a link at `link` that says `text`."""
+        named = text if text.startswith(b"/") else self._root.source + link.rpartition(b"/")[0] + b"/" + text
+        place = b"/" + b"/".join(_resolved(named))
+        inside = [rest for base in self._bases if (rest := below(place, base)) is not None]
+        if inside:
+            return not self._hides(inside[0]) and self.shows(link, text)
+        return self._may_lead_to(place, self._beside or ()) and self.shows(link, text)
+
+    def may_be_moved(self, old: ViewPath, new: ViewPath, text: bytes) -> bool:
+        """Whether a link may get another name. Where its text says the same there it may."""
+        same = text.startswith(b"/") or old.rpartition(b"/")[0] == new.rpartition(b"/")[0]
+        return same or self.may_be_made(new, text)
 
     def text_in_view(self, link: ViewPath, text: bytes) -> bytes:
         """What the view says a link says: an absolute target inside SOURCE is rewritten relative to the link where the
@@ -69,14 +111,9 @@ class Links:
         target = b"/".join(rest) or b"."
         return b"../" * depth + target
 
-    def landing(self, link: ViewPath, text: bytes) -> ViewPath | Landing:
-        """Where the link lands, by the text alone where something is missing."""
-        return self._walk(components(link)[:-1], text, through=link, follow_last=True)
-
     def resolve(self, path: ViewPath, *, follow_last: bool) -> ViewPath | Landing:
-        """Where a path of the view leads once every link on the way is followed; the last one only if asked. A name that
-        is missing is taken by its text, and so is what lies below it or below a file, but for what a link's text says
-        there that is no name."""
+        """Where a path of the view leads once every link on the way is followed, as the kernel follows them; the last one
+        only if asked. Where the kernel stops, at what is missing or not shown, the rest is taken by its text."""
         return self._walk([], path[1:], through=None, follow_last=follow_last)
 
     def _inside(self, text: bytes) -> tuple[HostPath | None, list[bytes]]:
@@ -88,133 +125,76 @@ class Links:
                 return base, parts[len(base_parts) :]
         return None, []
 
-    def _away(self, text: bytes) -> Landing | list[bytes]:
-        """Where a text leads that leaves SOURCE: what is to be walked where it comes back by its own words, else the
-        judgement on a landing outside."""
-        try:
-            place = host_path(text)
-        except PathFault:
-            return Landing.HIDDEN
-        base, rest = self._inside(place)
-        if base is not None:
-            return rest
-        return Landing.OUTSIDE if self._policy().shown_outside(place) else Landing.HIDDEN
-
-    def _walk(self, current: list[Name], text: bytes, *, through: ViewPath | None, follow_last: bool) -> ViewPath | Landing:
-        """Walk `text` from the directory `current`; `through` is the link that says it, if one does."""
+    def _hides(self, rest: bytes) -> bool:
+        """Whether a rule hides what lies at `rest` below the root of the view. A name may be longer than any file has."""
         policy = self._policy()
-        places = [policy.root]
-        for name in current:
-            places.append(policy.child(places[-1], name))
-        pending: deque[bytes] = deque()
-        # How many names are directories, once one is not: what lies below it is judged by its text.
-        missing_from: int | None = None
-        missing = Landing.MISSING
-        # What the kernel stops at, where a text goes on after that with what is no name. The judgement goes on too.
-        stopped: Landing | None = None
-        walked = 0
-        links = 0 if through is None else 1
-        # The links whose text is being walked, each with how much was pending before it. One that is met again leads
-        # through itself: it is taken as missing, so that what is left of every text is still judged.
-        active: list[tuple[bytes, int]] = [] if through is None else [(through, 0)]
-        looped = False
+        place = policy.root
+        for name in rest.split(b"/") if rest else ():
+            place = policy.child(place, Name(name))
+        return place.standing is Standing.HIDDEN
 
-        def from_top(rest: list[bytes]) -> None:
-            """Walk on from the root of the view."""
-            nonlocal missing_from
-            current.clear()
-            del places[1:]
-            missing_from = None
-            pending.extendleft(reversed(rest))
+    def _may_lead_to(self, place: bytes, beside: Sequence[HostPath] = ()) -> bool:
+        """Whether a link may lead to this place outside of the view: a listed one, and none that a rule hides, by
+        whatever path."""
+        policy = self._policy()
+        paths = [rest for base in self._bases if (rest := below(place, base)) is not None]
+        for part, other in policy.surroundings.elsewhere:
+            rest = below(place, other)
+            if rest is not None:
+                paths.append(b"/".join(filter(None, (part[1:], rest))))
+        try:
+            return policy.shown_outside(host_path(place), beside) and not any(map(self._hides, paths))
+        except PathFault:
+            # A name that no file system has.
+            return False
 
-        def leave(away: bytes) -> Landing | None:
-            """Go where a text leads that leaves the view, with all that is left to walk; an answer if it stays away."""
-            led = self._away(b"/".join((away, *pending)))
-            if isinstance(led, Landing):
-                return led
-            pending.clear()
-            from_top(led)
-            return None
+    def _may_be_followed_to(self, place: bytes) -> bool:
+        return self.all_shown or self._may_lead_to(place)
 
-        def enter(target: bytes) -> Landing | None:
-            """Put what a link says before what is left to walk; an answer where it leaves the view."""
-            if target.startswith(b"/"):
-                base, rest = self._inside(target)
-                if base is None:
-                    return leave(target)
-                from_top(rest)
-            else:
-                pending.extendleft(reversed(target.split(b"/")))
-            return None
-
-        left = enter(text)
-        if left is not None:
-            return left
-        while pending:
-            component = pending.popleft()
-            if missing_from is not None and component in (b"", b".", b".."):
-                stopped = stopped or missing
-            if component in (b"", b"."):
+    def _walk(
+        self, directory: list[Name], text: bytes, *, through: ViewPath | None, follow_last: bool = True
+    ) -> ViewPath | Landing:
+        """Walk `text` from a directory of the view; `through` is the link that says it, if one does."""
+        walk = _Walk(self._policy(), directory, self._where, self._entrances)
+        walk.enter(text if through is None else self.text_in_view(through, text), through)
+        looked_up = 0
+        while walk.texts:
+            if not walk.texts[-1].rest:
+                link = walk.texts.pop().link
+                if link is not None and walk.outside is not None and not self._may_be_followed_to(walk.outside):
+                    return walk.not_shown(link)
                 continue
-            walked += 1
-            if walked > MOST_COMPONENTS:
-                return Landing.HIDDEN
-            if component == b"..":
-                if not current:
-                    left = leave(self._where + b"/..")
-                    if left is not None:
-                        return left
-                    continue
-                current.pop()
-                places.pop()
-                if missing_from is not None and len(current) <= missing_from:
-                    missing_from = None
+            if not walk.step():
                 continue
-            place = policy.child(places[-1], Name(component))
-            if place.standing is Standing.HIDDEN:
-                return Landing.HIDDEN
-            current.append(Name(component))
-            places.append(place)
-            if missing_from is not None or (not pending and not follow_last):
-                continue
-            if len(component) > NAME_MAX:
-                # No file system has such a name.
-                missing_from, missing = len(current) - 1, Landing.MISSING
-                continue
-            here = joined(current)
-            while active and active[-1][1] > len(pending):
-                active.pop()
-            if any(link == here for link, _ in active):
-                looped = True
-                missing_from = len(current) - 1
-                continue
+            if walk.places[-1].standing is Standing.HIDDEN:
+                return walk.with_the_rest()
+            if walk.is_at_its_end and not follow_last:
+                break
+            link = walk.first_link
+            looked_up = 0 if link is None else looked_up + 1
+            if link is not None and looked_up > MOST_LOOKUPS:
+                return walk.not_shown(link)
             try:
-                target = self._text_of_link(current)
+                says = self._text_of_link(walk.names)
             except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):
-                    # Another mount, or a link swapped in since: not shown, so neither is what leads to it.
-                    return Landing.HIDDEN
-                missing_from = len(current) - 1
-                missing = Landing.NOT_DIRECTORY if error.errno == errno.ENOTDIR else Landing.MISSING
+                if walk.goes_on_without_a_name:
+                    return Landing.NOT_DIRECTORY if error.errno == errno.ENOTDIR else Landing.MISSING
+                return walk.with_the_rest()
+            if says is None:
                 continue
-            if target is None:
-                continue
-            links += 1
-            if links > MOST_LINKS:
-                return Landing.HIDDEN
-            active.append((here, len(pending)))
-            current.pop()
-            places.pop()
-            left = enter(target)
-            if left is not None:
-                return left
-        if looped:
-            return Landing.LOOP
-        # Whether a link may be shown is asked of where it lands by its text; where a path leads, of what the kernel does.
-        return stopped if stopped is not None and through is None else ViewPath(joined(current))
+            if walk.places[-1].standing is Standing.PASSAGE:
+                # Only a directory is shown there.
+                return walk.with_the_rest()
+            if walk.followed == MOST_LINKS:
+                return Landing.LOOP
+            here = ViewPath(joined(walk.names))
+            walk.up()
+            walk.enter(self.text_in_view(here, says), here)
+        return Landing.OUTSIDE if walk.outside is not None else ViewPath(joined(walk.names))
 
     def _text_of_link(self, names: list[Name]) -> bytes | None:
-        """What the link at these names says, None where a directory is; NotADirectoryError where something else is."""
+        """What the link at these names says, None where a directory is; NotADirectoryError where something else is, OSError
+        where nothing is that a view shows."""
         reached = self._root.reach(ViewPath(joined(names)))
         try:
             mode = os.fstat(reached).st_mode
@@ -227,3 +207,104 @@ class Links:
             return None
         finally:
             os.close(reached)
+
+
+@dataclass(slots=True)
+class _Text:
+    """What is left to walk of a link's text, or of a path that is not a link's (None)."""
+
+    link: ViewPath | None
+    rest: deque[bytes]
+
+
+class _Walk:
+    """Where a walk stands: at `names` in the view, each with its place, or at `outside` on the machine; and the texts that
+    are left to walk, the innermost last. `where` is the root of the view on the machine, `entrances` are the paths there
+    that lead into the view again."""
+
+    def __init__(self, policy: Policy, directory: list[Name], where: HostPath, entrances: Sequence[HostPath]) -> None:
+        self._policy = policy
+        self._where = where
+        self._entrances = entrances
+        self.names = directory
+        self.places = [policy.root]
+        for name in directory:
+            self.places.append(policy.child(self.places[-1], name))
+        self.outside: bytes | None = None
+        self.texts: list[_Text] = []
+        self.followed = 0
+
+    def enter(self, text: bytes, link: ViewPath | None) -> None:
+        """Go on with what a link says, before what is left."""
+        self.texts.append(_Text(link, deque(text.split(b"/"))))
+        self.followed += link is not None
+        if text.startswith(b"/"):
+            self._at(b"/")
+
+    def step(self) -> bool:
+        """Take the next component by its text. Whether it is a name in the view, which is to be looked at."""
+        component = self.texts[-1].rest.popleft()
+        if component in (b"", b"."):
+            return False
+        if self.outside is not None:
+            self._at(b"/" + b"/".join(_resolved(self.outside + b"/" + component)))
+        elif component != b"..":
+            self.names.append(Name(component))
+            self.places.append(self._policy.child(self.places[-1], Name(component)))
+            return True
+        elif self.names:
+            self.up()
+        elif self._where != b"/":
+            self._at(self._where.rpartition(b"/")[0] or b"/")
+        return False
+
+    def up(self) -> None:
+        """Leave the directory for the one above."""
+        self.names.pop()
+        self.places.pop()
+
+    def _at(self, place: bytes) -> None:
+        """Stand at a place of the machine, which may be the root of the view."""
+        self.outside = place
+        if place in self._entrances:
+            self.outside = None
+            self.names.clear()
+            del self.places[1:]
+
+    @property
+    def is_at_its_end(self) -> bool:
+        """Whether nothing at all is left, not even a last `/`."""
+        return not any(text.rest for text in self.texts)
+
+    @property
+    def goes_on_without_a_name(self) -> bool:
+        """Whether something is left that asks for a directory here: `.`, `..` or a last `/`."""
+        return any(left in _NO_NAMES for text in self.texts for left in text.rest)
+
+    @property
+    def first_link(self) -> ViewPath | None:
+        """The outermost link whose text is being walked."""
+        return next((text.link for text in self.texts if text.link is not None), None)
+
+    def with_the_rest(self, stopped_at: list[Name] | None = None) -> ViewPath:
+        """The end of a walk that stops, here if no other place is said: with all the names that are left."""
+        rest = [Name(left) for text in reversed(self.texts) for left in text.rest if left not in _NO_NAMES]
+        return ViewPath(joined([*(self.names if stopped_at is None else stopped_at), *rest]))
+
+    def not_shown(self, link: ViewPath) -> ViewPath | Landing:
+        """The end of a walk at a link that is not shown, as at a name that is missing; `NOT_SHOWN` for the link that the
+        walk is about."""
+        while any(text.link == link for text in self.texts):
+            self.texts.pop()
+        return self.with_the_rest(components(link)) if self.texts else Landing.NOT_SHOWN
+
+
+def _resolved(text: bytes) -> list[bytes]:
+    """The names that an absolute text walks through, `.` and `..` by the text, of whatever length."""
+    walked: list[bytes] = []
+    for component in text.split(b"/"):
+        if component == b"..":
+            del walked[-1:]
+        elif component not in (b"", b"."):
+            walked.append(component)
+    return walked

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from policyfs.source.files import OpenFile
 from policyfs.view.attributes import Attributes, Identity
+from policyfs.view.location import Location
 
 
 class Renamed(NamedTuple):
@@ -20,10 +21,12 @@ class Renamed(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """What lost its name, and, where it was to be kept in reach, a hold on it that is the caller's to close."""
+    """What lost its name, and, where it was to be kept in reach, a hold on it that is the caller's to close; with a
+    directory, the links that were removed along with it."""
 
     identity: Identity
     held: OpenFile | None
+    links: tuple[Location, ...] = ()
 
 
 class Changes(NamedTuple):

@@ -2,8 +2,9 @@
 
 Theory. Each method takes a `Location`, a path with the places the policy gives it, and answers in one order: the policy
 by the text alone; then the object, reached by exactly the names that were judged; then whether that object may be shown
-at all (devices, other mounts and links that land on hidden places may not). So neither an answer nor its timing depends
-on whether something exists that the rules hide, and what is swapped in between is judged again or not reached.
+at all (devices, other mounts and, in a bare mount, links that lead out of it may not). So neither an answer nor its
+timing depends on whether something exists that the rules hide, and what is swapped in between is judged again or not
+reached.
 
 `expect` is the object a caller means, where it knows one from an earlier look (the mount's nodes). If the names lead
 elsewhere by now the answer is STALE, never MISSING: the thing was moved away, and a reader who races a rename must not
@@ -17,7 +18,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from policyfs.policy import permissions
@@ -28,6 +29,7 @@ from policyfs.policy.policy import Policy
 from policyfs.policy.refusals import Refusal
 from policyfs.source.files import OpenFile
 from policyfs.source.root import RENAME_EXCHANGE, RENAME_NOREPLACE, Root
+from policyfs.view import removal
 from policyfs.view.attributes import Attributes, FileSystem, Identity, settable_mode, shown, shown_file_system
 from policyfs.view.credentials import Credentials
 from policyfs.view.links import Links
@@ -56,11 +58,20 @@ LEVEL_ATTRIBUTE = b"user.policyfs.level"
 class View:
     """A directory tree under a policy."""
 
-    def __init__(self, root: Root, policy: Policy, *, named: HostPath | None = None, at: HostPath | None = None) -> None:
-        """`named` is SOURCE as its owner calls it, `at` where the view is mounted; both matter to absolute links."""
+    def __init__(
+        self,
+        root: Root,
+        policy: Policy,
+        *,
+        named: HostPath | None = None,
+        at: HostPath | None = None,
+        beside: Sequence[HostPath] | None = None,
+    ) -> None:
+        """`named` is SOURCE as its owner calls it, `at` where the view is mounted, `beside` what stands beside it in a
+        sandbox; they matter to links (`Links`)."""
         self.root = root
         self.policy = policy
-        self.links = Links(root, lambda: self.policy, named or root.source, at)
+        self.links = Links(root, lambda: self.policy, named or root.source, at, beside)
         own = (root.source, named or root.source)
         self.repositories = Repositories(root, lambda: self.policy, own if at is None else (at, *own))
         self._credentials = Credentials(*_places_of(policy))
@@ -253,9 +264,9 @@ class View:
 
     @tried_again
     def make_link(self, location: Location, text: bytes) -> Attributes:
-        """symlink(2). A link that would not be shown is not made."""
+        """symlink(2), of a link that may be made (`Links`)."""
         with self._making(location, How.SYMBOLIC_LINK) as (directory, name):
-            if not self.links.shows(location.path, text):
+            if not self.links.may_be_made(location.path, text):
                 raise Refused(Refusal.DENIED, location.path)
             self.root.make_link(directory, name, text)
             return self._made(location, directory, name)
@@ -270,7 +281,7 @@ class View:
             if stat.S_ISDIR(status.st_mode):
                 raise OSError(errno.EPERM, os.strerror(errno.EPERM))
             with self._making(new, How.HARD_LINK) as (directory, name):
-                self._still_shown(new, reached, status)
+                self._may_be_named(old, new, reached, b"", status)
                 self.root.link(reached, directory, name)
                 return self._made(new, directory, name)
 
@@ -279,7 +290,8 @@ class View:
         return self._removed(location, directory=False, hold=hold)
 
     def remove_directory(self, location: Location, *, hold: bool = False) -> Removed:
-        """rmdir(2): ENOTEMPTY while anything is in it, hidden or not."""
+        """rmdir(2): ENOTEMPTY while anything is in it, hidden or not; but links that are not shown since they lead out of
+        the mount go with it, if nothing else is in it."""
         return self._removed(location, directory=True, hold=hold)
 
     def _removed(self, location: Location, *, directory: bool, hold: bool) -> Removed:
@@ -291,14 +303,15 @@ class View:
                 if stat.S_ISDIR(status.st_mode) != directory:
                     raise Refused(Refusal.NOT_DIRECTORY if directory else Refusal.IS_DIRECTORY, location.path)
                 self.repositories.may_take_away(location, parent, name)
+                links: tuple[Location, ...] = ()
                 if directory:
-                    self.root.remove_directory(parent, name)
+                    links = removal.remove_directory(self, location, parent, reached)
                 else:
                     self.root.unlink(parent, name)
                 held = OpenFile(reached, unopened=os.O_RDONLY) if hold else None
                 if held is not None:
                     reached = -1
-                return Removed((status.st_dev, status.st_ino), held)
+                return Removed((status.st_dev, status.st_ino), held, links)
             finally:
                 if reached >= 0:
                     os.close(reached)
@@ -322,14 +335,16 @@ class View:
                 raise Refused(Refusal.EXISTS, new.path)
             directory = stat.S_ISDIR(moved.st_mode)
             self._may_move(old, new, directory=directory)
-            self._name_still_shown(new, old_parent, old_name, moved)
+            self._may_be_named(old, new, old_parent, old_name, moved)
             self.repositories.may_move(old, new, old_parent, old_name, moved)
             self.repositories.may_complete(new, new_parent, new_name)
             if exchange and replaced is not None:
                 self._may_move(new, old, directory=stat.S_ISDIR(replaced.st_mode))
                 self.repositories.may_move(new, old, new_parent, new_name, replaced)
-                self._name_still_shown(old, new_parent, new_name, replaced)
-            held = self._held(new_parent, new_name, replaced) if hold and replaced is not None and not exchange else None
+                self._may_be_named(new, old, new_parent, new_name, replaced)
+            held = None
+            if hold and replaced is not None and not exchange:
+                held = removal.kept(self.root, new_parent, new_name, replaced)
             # Where nothing is shown, nothing may be replaced: what turned up since is judged, not overwritten.
             careful = RENAME_NOREPLACE if replaced is None else flags
             try:
@@ -350,17 +365,6 @@ class View:
                 directory or (replaced is not None and stat.S_ISDIR(replaced.st_mode)),
                 held,
             )
-
-    def _held(self, directory: int, name: Name, status: os.stat_result) -> OpenFile | None:
-        """An entry kept in reach, if it is still the one of this status."""
-        try:
-            reached = self.root.reach_name(directory, name)
-        except OSError:
-            return None
-        if self.root.identity(reached) != (status.st_dev, status.st_ino):
-            os.close(reached)
-            return None
-        return OpenFile(reached, unopened=os.O_RDONLY)
 
     def _may_move(self, old: Location, new: Location, *, directory: bool) -> None:
         """The policy's word on moving what is known to be a directory or not: what a rule names stays where it is, and
@@ -386,22 +390,6 @@ class View:
             if changes.access_ns is not None or changes.modify_ns is not None:
                 self.root.set_times(reached, status, changes.access_ns, changes.modify_ns)
             return Changed(status.st_ctime_ns, self.judged(location, os.fstat(reached), reached))
-
-    def change_mode(self, location: Location, mode: int, expect: Target = None) -> None:
-        """chmod(2)."""
-        self.change(location, Changes(mode=mode), expect)
-
-    def change_owner(self, location: Location, uid: int, gid: int, expect: Target = None) -> None:
-        """chown(2); -1 leaves one as it is."""
-        self.change(location, Changes(uid=uid, gid=gid), expect)
-
-    def truncate(self, location: Location, size: int, expect: Target = None) -> None:
-        """truncate(2)."""
-        self.change(location, Changes(size=size), expect)
-
-    def set_times(self, location: Location, access_ns: int | None, modify_ns: int | None, expect: Target = None) -> None:
-        """utimensat(2), in nanoseconds of the epoch; None is UTIME_OMIT."""
-        self.change(location, Changes(access_ns=access_ns, modify_ns=modify_ns), expect)
 
     def extended(self, location: Location, name: bytes, expect: Target = None) -> bytes:
         """getxattr(2) of a `user.*` attribute."""
@@ -535,6 +523,8 @@ class View:
         if stat.S_ISREG(mode):
             hidden = location.place.standing is Standing.PASSAGE or (status.st_nlink > 1 and self._credentials.holds(status))
         elif stat.S_ISLNK(mode) and location.place.standing is not Standing.PASSAGE:
+            if self.links.all_shown:
+                return None
             text = self._text(location, status, reached)
             if self.links.shows(location.path, text):
                 return len(self.links.text_in_view(location.path, text))
@@ -560,18 +550,12 @@ class View:
         finally:
             os.close(link)
 
-    def _still_shown(self, location: Location, reached: int, status: os.stat_result) -> None:
-        """A link that takes another name lands elsewhere: refuse the name under which it would not be shown."""
-        if stat.S_ISLNK(status.st_mode) and not self.links.shows(location.path, self.root.link_text(reached)):
-            raise Refused(Refusal.DENIED, location.path)
-
-    def _name_still_shown(self, location: Location, directory: int, name: Name, status: os.stat_result) -> None:
+    def _may_be_named(self, old: Location, new: Location, directory: int, name: bytes, status: os.stat_result) -> None:
+        """Refuse a link, in a directory or by its descriptor and no name, another path where it may not be."""
         if stat.S_ISLNK(status.st_mode):
-            reached = self.root.reach_name(directory, name)
-            try:
-                self._still_shown(location, reached, os.fstat(reached))
-            finally:
-                os.close(reached)
+            text = self.root.link_text(directory, name)
+            if not self.links.may_be_moved(old.path, new.path, text):
+                raise Refused(Refusal.DENIED, new.path)
 
     def _status_shown(self, location: Location, directory: int, name: Name) -> os.stat_result:
         """The status of an entry that is shown; missing otherwise."""

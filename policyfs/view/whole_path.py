@@ -1,4 +1,4 @@
-"""Whole paths, as the kernel would walk them for a tool on a mount: links followed, each judged by where it lands.
+"""Whole paths, as the kernel would walk them for a tool on a mount: links followed, and what they lead to is judged.
 
 A view takes locations whose names are the names walked; a link on the way ends the walk there. The kernel follows links
 for a mount, name by name. Whoever comes with a whole path and no kernel follows them here.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 
-from policyfs.policy import permissions
 from policyfs.policy.levels import Standing
 from policyfs.policy.paths import ROOT, ViewPath
 from policyfs.policy.refusals import Refusal
@@ -25,11 +24,7 @@ def follow(view: View, path: ViewPath) -> Location:
     location = name_at(view, path)
     if location.place.standing is Standing.HIDDEN:
         return location
-    landing = view.links.resolve(location.path, follow_last=True)
-    if landing is Landing.HIDDEN:
-        # The last name is a link that is not shown. Whoever acts on the name itself is told what that is told.
-        return location
-    return _landed(view, landing, location.path)
+    return _landed(view, view.links.resolve(location.path, follow_last=True), location.path)
 
 
 def name_at(view: View, path: ViewPath) -> Location:
@@ -38,11 +33,7 @@ def name_at(view: View, path: ViewPath) -> Location:
         return view.top
     above, _, name = path.rpartition(b"/")
     directory = ViewPath(above or b"/")
-    landing = view.links.resolve(directory, follow_last=True)
-    if landing is Landing.HIDDEN:
-        # By the text as it was written: what a link on the way leads to is not this caller's to know.
-        raise Refused(_unseen(view, view.locate(path)), path)
-    reached = _landed(view, landing, path)
+    reached = _landed(view, view.links.resolve(directory, follow_last=True), path)
     return view.locate(ViewPath((b"" if reached.path == ROOT else reached.path) + b"/" + name))
 
 
@@ -70,7 +61,3 @@ def _landed(view: View, landing: ViewPath | Landing, path: ViewPath) -> Location
         # A link out of the view is shown where the session lists the place, but a view reads its source and no more.
         raise Refused(Refusal.DENIED, path)
     return view.locate(landing)
-
-
-def _unseen(view: View, location: Location) -> Refusal:
-    return permissions.unseen(location.above, unknown_missing=view.policy.unknown_missing)

@@ -79,7 +79,7 @@ def by_denylist(place: str) -> list[str]:
 
 
 def by_landing(place: str) -> list[str]:
-    """Links that land on hidden places."""
+    """Links that lead out of the mount."""
     return [f"{place}/pointer-{number:02}" for number in range(PER_RULE)]
 
 
@@ -100,13 +100,13 @@ def hide_among(source: Path) -> int:
                 (source / name).write_bytes(b"hidden" * 100)
             added += 1
         for number, name in enumerate(by_landing(place)):
-            (source / name).symlink_to(("../Secret", "/etc/passwd", "../Secret/missing", "../../outside")[number % 4])
+            (source / name).symlink_to(("/srv/secret", "/etc/passwd", "/srv/missing", "../../outside")[number % 4])
             added += 1
         for name in by_kind(place):
             if os.geteuid() == 0:
                 os.mknod(source / name, stat.S_IFCHR | 0o666, os.makedev(1, 3))
             else:
-                (source / name).symlink_to("../Secret")
+                (source / name).symlink_to("/srv/secret")
             added += 1
     return added
 
@@ -413,7 +413,7 @@ def alike(value: float) -> bool:
 @pytest.fixture(scope="module")
 def timed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A view with names of each sort, enough for all attempts and all of equal length: hidden and there, hidden and not
-    there, links to something hidden, missing. In a directory at ro and in a passage."""
+    there, links that lead out, missing. In a directory at ro and in a passage."""
     source = tmp_path_factory.mktemp("timed") / "source"
     for place in ("read", "way", "Secret"):
         (source / place).mkdir(parents=True)
@@ -422,7 +422,7 @@ def timed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         grants[f"/read/there-{number:04}"] = grants[f"/read/gone--{number:04}"] = "none"
         (source / "read" / f"there-{number:04}").write_text("hidden")
         (source / "read" / f".env.there-{number:04}").mkdir()
-        (source / "read" / f"link--{number:04}").symlink_to("../Secret")
+        (source / "read" / f"link--{number:04}").symlink_to("/etc")
         (source / "way" / f"there-{number:04}").write_text("hidden")
     text = "[grants]\n" + "".join(f'"{path}" = "{level}"\n' for path, level in grants.items())
     with mounted(source, session=text) as view:
@@ -442,7 +442,7 @@ def test_timing_tells_nothing(timed: Path, place: str, there: str, gone: str) ->
 
 def test_timing_that_tells_is_found(timed: Path) -> None:
     """The same measurement, on the same view, finds a difference that is known and weighed (SECURITY.md): a name that a
-    rule hides is answered by its text, and a link to something hidden is read before it is judged."""
+    rule hides is answered by its text, and a link that leads out is read before it is judged."""
     areas = told_apart(timed / "read", ".env.quick-", "link--")
     assert sum(not alike(value) for value in areas) >= 3, areas
 

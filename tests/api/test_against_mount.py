@@ -79,7 +79,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     policy = Policy.load(source, session_file=session_file, grants=GRANTS)
     with (
         policyfs.mounted(source, policy) as mount,
-        harness.watchdog(mount.path, harness.Person(mount.path.parent), mount.process),
+        harness.watchdog(mount.path, harness.Person(mount.path.parent), mount.process, harness.MODULE_DEADLINE),
         View(source, policy) as view,
     ):
         yield view, mount

@@ -138,12 +138,13 @@ def test_hidden_repository_is_no_finding(tree: Path, doctor: Doctor) -> None:
     assert doctor("tracked-hidden", "-g", "/=stage", "-g", "/Private=none", "-g", "/.git=none") == []
 
 
-def test_tracked_link_to_a_hidden_place_is_found(tree: Path, doctor: Doctor) -> None:
-    """A tracked link is hidden by where it lands, so the index that names it tells of it."""
+def test_tracked_link_out_of_the_tree_is_found(tree: Path, doctor: Doctor) -> None:
+    """A tracked link that a bare mount does not show is deleted for git there; one to a hidden place is shown."""
     git(tree, "init", "-q")
-    (tree / "pointer").symlink_to("Private/diary.txt")
-    git(tree, "add", "pointer")
-    assert doctor("tracked-hidden", "-g", "/=stage", "-g", "/Private=none")[0]["more"] == ["pointer"]
+    (tree / "inside").symlink_to("Private/diary.txt")
+    (tree / "out").symlink_to("/srv/x")
+    git(tree, "add", "inside", "out")
+    assert doctor("tracked-hidden", "-g", "/=stage", "-g", "/Private=none")[0]["more"] == ["out"]
 
 
 def test_split_index_is_read_whole(tree: Path, doctor: Doctor) -> None:
@@ -427,12 +428,12 @@ def test_git_file_is_found_whatever_it_names(tree: Path, doctor: Doctor, content
 
 @pytest.mark.parametrize("name", ["Makefile", ".envrc", "package.json", ".vscode", ".git"])
 def test_link_that_tools_follow_is_found(tree: Path, doctor: Doctor, name: str) -> None:
-    """What is executed under a known name is found where that name is a link, but not one that the view does not show."""
-    for place, target in (("yard", "other"), ("fixed", "other"), ("yard/hidden", "/etc/other")):
+    """What is executed under a known name is found where that name is a link, wherever it leads: a sandbox shows it."""
+    for place, target in (("yard", "other"), ("fixed", "other"), ("yard/out", "/etc/other")):
         (tree / place).mkdir(exist_ok=True)
         (tree / place / name).symlink_to(target)
     named = {"/yard/other/config", "/yard/other/hooks"} if name == ".git" else set()
-    assert paths(doctor("executed", "-g", "/=ro", "-g", "/yard=stage")) == {f"/yard/{name}"} | named
+    assert paths(doctor("executed", "-g", "/=ro", "-g", "/yard=stage")) == {f"/yard/{name}", f"/yard/out/{name}"} | named
 
 
 def test_second_name_of_a_hidden_file_is_found(tree: Path, doctor: Doctor) -> None:

@@ -12,6 +12,7 @@ from policyfs.source.files import OpenFile
 from policyfs.source.root import Root
 from policyfs.view.attributes import Attributes
 from policyfs.view.location import Location
+from policyfs.view.outcomes import Changes
 from policyfs.view.view import View
 from tests.conformance.cases import Case
 from tests.conformance.ground import Ground, policy_of
@@ -97,16 +98,16 @@ class ViewRequests(FileSystem):
         self.view.access(entry.node, wanted)
 
     def set_size(self, entry: Entry, size: int) -> None:
-        self.view.truncate(entry.node, size)
+        self.view.change(entry.node, Changes(size=size))
 
     def set_mode(self, entry: Entry, mode: int) -> None:
-        self.view.change_mode(entry.node, mode)
+        self.view.change(entry.node, Changes(mode=mode))
 
     def set_owner(self, entry: Entry, uid: int, gid: int) -> None:
-        self.view.change_owner(entry.node, uid, gid)
+        self.view.change(entry.node, Changes(uid=uid, gid=gid))
 
     def set_times(self, entry: Entry, access_ns: int, modify_ns: int) -> None:
-        self.view.set_times(entry.node, access_ns, modify_ns)
+        self.view.change(entry.node, Changes(access_ns=access_ns, modify_ns=modify_ns))
 
     def set_attribute(self, entry: Entry, of: bytes, value: bytes) -> None:
         self.view.set_extended(entry.node, of, value)

@@ -466,11 +466,15 @@ def test_hidden_and_missing_are_told_alike(
         assert answers[0].replace(hidden.encode(), missing.encode()) == answers[1]
 
 
-def test_a_link_to_what_is_hidden_is_told_as_missing(lively: Live, asking_socket: Path) -> None:
-    """Such a link is not shown, and neither is what it says; one that dangles is the dangling file."""
-    for path in ("/ro/to-hidden", "/ro/dangling"):
+def test_a_link_is_told_as_what_following_it_answers(lively: Live, asking_socket: Path) -> None:
+    """One to what is hidden as the hidden path, here below a passage; one that dangles as what is missing."""
+    for path, code, text in (
+        ("/ro/to-hidden", "EACCES", "Access denied: /ro/to-hidden is not open to this session."),
+        ("/ro/dangling", "ENOENT", "No such file or directory: /ro/dangling"),
+    ):
+        assert errno_of(os.stat, f"{lively.view.point}{path}") == code
         (told,) = told_of(asking_socket, path)
-        assert told["look"] == {"errno": "ENOENT", "text": f"No such file or directory: {path}"}
+        assert told["look"] == {"errno": code, "text": text}
         assert "level" not in told
 
 

@@ -526,20 +526,25 @@ def test_a_directory_replaced_by_a_link(ground: Ground) -> None:
 
 
 def test_a_link_whose_way_is_moved(ground: Ground) -> None:
-    """A link is gone when a directory on its way was replaced by one that leads to what is hidden, and there when it leads
-    to what is not."""
+    """A link leads to nothing when a directory on its way was replaced by one that leads to what is hidden, and is gone when
+    it was replaced by one that leads it out of the mount."""
     ground.rule("there/closed", "none")
-    ground.make("there/closed/f", "here/way/f")
+    ground.make("there/closed/f", "here/way/f", "here/f")
     (ground.behind / "there/way").symlink_to("closed")
     (ground.behind / "here/link").symlink_to("way/f")
-    ground.warm("here", "there")
-    link = ground.inside / "here/link"
-    assert os.readlink(link) == "way/f"
+    (ground.behind / "here/up").symlink_to("way/../f")
+    ground.warm("here")
+    link, up = ground.inside / "here/link", ground.inside / "here/up"
+    assert (os.readlink(link), errno_of(os.stat, link), errno_of(os.stat, up)) == ("way/f", None, None)
     (ground.behind / "here/way").rename(ground.behind / "here/old")
     (ground.behind / "here/way").symlink_to("../there/way")
-    until(lambda: errno_of(os.lstat, link) == "ENOENT", "the link is gone")
-    until(lambda: "link" not in names(link.parent), "it is not listed")
-    until(lambda: errno_of(os.lstat, ground.inside / "here/way") == "ENOENT", "nor is what it leads through")
+    until(lambda: errno_of(os.stat, link) == "ENOENT", "it leads to nothing")
+    assert os.readlink(link) == "way/f"
+    (ground.behind / "here/way").unlink()
+    # Listed, so that it is shown; what is beside it is not.
+    (ground.behind / "here/way").symlink_to("/usr")
+    until(lambda: errno_of(os.lstat, up) == "ENOENT", "the link is gone")
+    until(lambda: names(up.parent) == ["f", "link", "old", "way"], "it is not listed")
 
 
 def test_a_credential_linked_in_where_it_is_watched(ground: Ground) -> None:
@@ -564,12 +569,11 @@ def test_a_credential_linked_in_where_it_is_watched(ground: Ground) -> None:
 
 
 def test_what_is_not_shown_and_then_is(ground: Ground) -> None:
-    """A link that landed on what is hidden, and a file that was a credential, are there when they are that no longer,
-    though nothing happened where they are."""
-    ground.rule("there/closed", "none")
-    ground.make("there/closed/f", "there/open/f", "here/other")
-    (ground.behind / "there/way").symlink_to("closed")
-    (ground.behind / "here/link").symlink_to("../there/way/f")
+    """A link that led out of the mount, and a file that was a credential, are there when they are that no longer, though
+    nothing happened where they are."""
+    ground.make("there/open/f", "there/f", "here/other")
+    (ground.behind / "there/way").symlink_to("/usr")
+    (ground.behind / "here/link").symlink_to("../there/way/../f")
     secrets = ground.live.view.person.home / ".ssh"
     secrets.mkdir(exist_ok=True)
     key = secrets / re.sub(r"\W", "", ground.path)
@@ -583,7 +587,7 @@ def test_what_is_not_shown_and_then_is(ground: Ground) -> None:
     (ground.behind / "there/way").symlink_to("open")
     until(lambda: os.path.lexists(link), "the link is there", 3)
     until(lambda: os.path.lexists(linked), "the file is there", 3)
-    assert link.read_text() == "content of there/open/f"
+    assert link.read_text() == "content of there/f"
     assert linked.read_text() == "not secret any more"
 
 

@@ -33,8 +33,8 @@ GRANTS = (
     *("-g", "/way=none", "-g", "/way/open=commit", "--floor", "/yard/capped=ro"),
 )
 
-UNSEEN = ("/hidden.txt", "/missing.txt", "/hidden/deep.txt", "/hidden/none.txt", "/yard/bad", "/yard/baddir/deep.txt")
-"""Hidden, missing, and behind a link that is not shown; the view answers ENOENT for each."""
+UNSEEN = ("/hidden.txt", "/missing.txt", "/hidden/deep.txt", "/hidden/none.txt")
+"""Hidden and missing; the view answers ENOENT for each."""
 
 ERRNO = r"""
 import errno, json, os, sys
@@ -157,9 +157,14 @@ def test_hidden_and_missing_are_alike_byte_for_byte(asked: Ground) -> None:
 
 
 def test_links_are_followed(asked: Ground) -> None:
-    """A link is answered for by where opening it leads: in the view, or out of it."""
+    """A link is answered for by where opening it leads: in the view, to nothing where that is hidden, or out of it."""
     (values,) = explained(asked, "/yard/good")
     assert (values["path"], values["level"]) == ("/open.txt", "ro")
+    for values, path in zip(
+        explained(asked, "/yard/bad", "/yard/baddir/deep.txt"), ("/hidden.txt", "/hidden/deep.txt"), strict=True
+    ):
+        assert values["path"] == path
+        assert values["look"] == {"errno": "ENOENT", "text": f"No such file or directory: {path}"}
     done = asking(asked, "explain", f"{asked.source}/yard/usr/bin")
     assert (done.returncode, done.stdout) == (1, "")
     assert complaints(done) == [

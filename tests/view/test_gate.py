@@ -64,7 +64,7 @@ def view(source: Path) -> Iterator[View]:
     for file in ("f", "other", "d/full/f", "read/f", "hidden/f", "way/open/f"):
         (source / file).write_text(file)
     (source / "link").symlink_to("f")
-    (source / "away").symlink_to("hidden/f")
+    (source / "away").symlink_to("/elsewhere/f")
     os.mkfifo(source / "fifo")
     root = Root(HostPath(os.fsencode(source)))
     try:
@@ -128,9 +128,9 @@ def test_opening_what_is_no_file(view: View) -> None:
             with Refuses(expected, path):
                 view.open(at(view, path), flags, lazily=True)
     with Refuses(Refusal.IS_DIRECTORY, "/d"):
-        view.truncate(at(view, "/d"), 0)
+        view.change(at(view, "/d"), Changes(size=0))
     with Refuses(errno.ENXIO):
-        view.truncate(at(view, "/fifo"), 0)
+        view.change(at(view, "/fifo"), Changes(size=0))
 
 
 def test_what_only_a_link_or_a_directory_can_be_asked(view: View) -> None:
@@ -256,10 +256,10 @@ def test_another_object_under_the_name_is_stale(view: View, source: Path) -> Non
         lambda here, meant: view.open(here, os.O_RDONLY, meant, lazily=True),
         lambda here, meant: view.open(here, os.O_RDWR | os.O_TRUNC, meant),
         lambda here, meant: view.link(here, at(view, "/new"), meant),
-        lambda here, meant: view.change_mode(here, 0o600, meant),
-        lambda here, meant: view.change_owner(here, -1, -1, meant),
-        lambda here, meant: view.truncate(here, 0, meant),
-        lambda here, meant: view.set_times(here, 0, 0, meant),
+        lambda here, meant: view.change(here, Changes(mode=0o600), meant),
+        lambda here, meant: view.change(here, Changes(), meant),
+        lambda here, meant: view.change(here, Changes(size=0), meant),
+        lambda here, meant: view.change(here, Changes(access_ns=0, modify_ns=0), meant),
         lambda here, meant: view.extended(here, b"user.a", meant),
         view.extended_names,
         view.level_of,
@@ -348,8 +348,8 @@ def test_the_object_that_was_meant_is_used(view: View, source: Path) -> None:
     view.access(here, os.R_OK, meant)
     view.open(here, os.O_RDONLY, meant).close()
     assert view.link(here, at(view, "/new"), meant).links == 2
-    view.change_mode(here, 0o600, meant)
-    view.change_owner(here, os.geteuid(), os.getegid(), meant)
+    view.change(here, Changes(mode=0o600), meant)
+    view.change(here, Changes(uid=os.geteuid(), gid=os.getegid()), meant)
     assert view.level_of(here, meant) == b"stage"
     assert view.link_text(at(view, "/link"), identity(source / "link")) == b"f"
 
@@ -362,9 +362,9 @@ def test_an_open_file_is_meant_by_itself(view: View, source: Path) -> None:
     (source / "f").write_text("another")
     meant = identity(source / "moved")
     assert view.attributes(here, file).identity == meant
-    view.change_mode(here, 0o604, file)
-    view.set_times(here, 1, 2, file)
-    view.truncate(here, 0, file)
+    view.change(here, Changes(mode=0o604), file)
+    view.change(here, Changes(access_ns=1, modify_ns=2), file)
+    view.change(here, Changes(size=0), file)
     view.access(here, os.R_OK, file)
     file.close()
     moved, stayed = os.lstat(source / "moved"), os.lstat(source / "f")
@@ -502,6 +502,34 @@ def test_nothing_is_held_unasked(view: View) -> None:
     assert view.rename(at(view, "/free"), at(view, "/link"), RENAME_EXCHANGE, hold=True).held is None
 
 
+def test_links_that_are_not_shown_go_with_their_directory(view: View, source: Path) -> None:
+    """If nothing else is in it; they are told, and nothing goes where anything else is."""
+    directory = source / "d/empty"
+    assert view.remove_directory(at(view, "/d/empty")).links == ()
+    for name, make in (
+        ("file", Path.touch),
+        ("directory", Path.mkdir),
+        ("shown", lambda path: path.symlink_to("x")),
+        (".env", lambda path: path.symlink_to("/elsewhere/x")),
+    ):
+        directory.mkdir()
+        for link in ("one", "two"):
+            (directory / link).symlink_to(f"/elsewhere/{link}")
+        make(directory / name)
+        with Refuses(errno.ENOTEMPTY):
+            view.remove_directory(at(view, "/d/empty"))
+        assert sorted(os.listdir(directory)) == sorted(["one", "two", name])
+        (directory / name).rmdir() if name == "directory" else (directory / name).unlink()
+        removed = view.remove_directory(at(view, "/d/empty"))
+        assert sorted(link.path for link in removed.links) == [b"/d/empty/one", b"/d/empty/two"]
+    sandboxed = View(view.root, view.policy, at=HostPath(os.fsencode(source)), beside=[])
+    directory.mkdir()
+    (directory / "one").symlink_to("/elsewhere/one")
+    with Refuses(errno.ENOTEMPTY):
+        sandboxed.remove_directory(at(sandboxed, "/d/empty"))
+    assert os.listdir(directory) == ["one"]
+
+
 def test_what_is_replaced_goes_nowhere(view: View, source: Path) -> None:
     """A plain rename is not judged as if what it replaces came the other way: a link that would land on something hidden
     from the old name is replaced, and not exchanged."""
@@ -549,10 +577,7 @@ def test_no_name_is_made_or_taken_through_a_link(view: View, source: Path) -> No
         view.attributes,
     ]
     for each in act:
-        for path in ("/to-hidden/f", "/to-hidden/new"):
-            with Refuses(Refusal.MISSING, path):
-                each(at(view, path))
-        for path in ("/to-d/full", "/to-d/new"):
+        for path in ("/to-d/full", "/to-d/new", "/to-hidden/f", "/to-hidden/new"):
             with pytest.raises(Refused) as caught:
                 each(at(view, path))
             assert caught.value.refusal in (Refusal.MISSING, Refusal.NOT_DIRECTORY)
@@ -604,8 +629,8 @@ def test_the_modes_of_what_is_made(view: View, source: Path) -> None:
 
 def test_the_modes_that_are_set(view: View, source: Path) -> None:
     """A file gets no set-id bit, a directory keeps its setgid bit and gets no setuid bit."""
-    view.change_mode(at(view, "/f"), 0o6755)
-    view.change_mode(at(view, "/d"), 0o7755)
+    view.change(at(view, "/f"), Changes(mode=0o6755))
+    view.change(at(view, "/d"), Changes(mode=0o7755))
     assert (mode(source / "f"), mode(source / "d")) == (0o755, 0o3755)
 
 
@@ -618,7 +643,7 @@ def test_a_program_with_another_users_rights_is_not_written(view: View, source: 
             with Refuses(Refusal.SET_ID, "/f"):
                 view.open(at(view, "/f"), flags)
         with Refuses(Refusal.SET_ID, "/f"):
-            view.truncate(at(view, "/f"), 0)
+            view.change(at(view, "/f"), Changes(size=0))
     os.chmod(source / "f", 0o4755)
     view.open(at(view, "/f"), os.O_RDONLY).close()
     assert (source / "f").read_text() == "f"
@@ -679,7 +704,7 @@ def test_an_owner_or_a_group_alone_is_changed(view: View, source: Path) -> None:
         (1, -1, (1, 78)),
         (-1, 1, (1, 1)),
     ):
-        view.change_owner(at(view, "/f"), uid, gid)
+        view.change(at(view, "/f"), Changes(uid=uid, gid=gid))
         status = os.lstat(source / "f")
         assert (status.st_uid, status.st_gid) == owners
         attributes = view.change(at(view, "/f"), Changes(uid=uid, gid=gid)).attributes
@@ -690,11 +715,11 @@ def test_times_left_as_they_are(view: View, source: Path) -> None:
     """None leaves a time as it is; each is set by itself."""
     here, place = at(view, "/f"), source / "f"
     os.utime(place, ns=(10, 20))
-    view.set_times(here, None, None)
+    view.change(here, Changes())
     assert (os.lstat(place).st_atime_ns, os.lstat(place).st_mtime_ns) == (10, 20)
-    view.set_times(here, 30, None)
+    view.change(here, Changes(access_ns=30))
     assert (os.lstat(place).st_atime_ns, os.lstat(place).st_mtime_ns) == (30, 20)
-    view.set_times(here, None, 40)
+    view.change(here, Changes(modify_ns=40))
     assert (os.lstat(place).st_atime_ns, os.lstat(place).st_mtime_ns) == (30, 40)
 
 
@@ -706,9 +731,10 @@ def test_the_times_of_what_may_only_be_written(
     view: View, source: Path, monkeypatch: pytest.MonkeyPatch, access: int, modify: int
 ) -> None:
     """Are set to now where now is asked for, as far as a request tells: both times within a second of it."""
-    place, now = source / "f", not_its_owner(view, monkeypatch)
+    place = source / "f"
     os.utime(place, ns=(10, 20))
-    view.set_times(at(view, "/f"), now + access, now + modify)
+    now = not_its_owner(monkeypatch)
+    view.change(at(view, "/f"), Changes(access_ns=now + access, modify_ns=now + modify))
     status = os.lstat(place)
     # The clock of a file system may be behind by a tick.
     assert min(status.st_atime_ns, status.st_mtime_ns) > now - SECOND
@@ -721,18 +747,20 @@ def test_other_times_of_what_may_only_be_written(
     view: View, source: Path, monkeypatch: pytest.MonkeyPatch, access: int | None, modify: int | None
 ) -> None:
     """Are not set: one that is not now, or one of the two alone."""
-    place, now = source / "f", not_its_owner(view, monkeypatch)
+    place = source / "f"
     os.utime(place, ns=(10, 20))
+    now = not_its_owner(monkeypatch)
     with Refuses(errno.EPERM):
-        view.set_times(at(view, "/f"), None if access is None else now + access, None if modify is None else now + modify)
+        times = Changes(
+            access_ns=None if access is None else now + access, modify_ns=None if modify is None else now + modify
+        )
+        view.change(at(view, "/f"), times)
     assert (os.lstat(place).st_atime_ns, os.lstat(place).st_mtime_ns) == (10, 20)
 
 
-def not_its_owner(view: View, monkeypatch: pytest.MonkeyPatch) -> int:
+def not_its_owner(monkeypatch: pytest.MonkeyPatch) -> int:
     """Have the source refuse any times but now, as it does to who may write a file that is another's. Gives that now."""
-    now = time.time_ns()
-
-    utime = os.utime
+    now, utime = time.time_ns(), os.utime
 
     def refused(path: str | bytes, **times: Any) -> None:
         if times and os.fsencode(path).startswith(b"/proc/self/fd/"):
@@ -780,19 +808,23 @@ def test_attributes_that_are_the_users(view: View, source: Path) -> None:
 
 
 def test_another_policy_from_now_on(view: View, source: Path) -> None:
-    """`take` changes what is shown at once: paths, the landings of links, and the files that are credentials."""
+    """`take` changes what is shown at once: paths, links that lead out, and the files that are credentials."""
     elsewhere = source.parent / "home"
     elsewhere.mkdir()
     (elsewhere / "key").write_text("secret")
     os.link(elsewhere / "key", source / "notes")
     assert view.attributes(at(view, "/notes")).links == 2
-    assert view.link_text(at(view, "/link")) == b"f"
+    with Refuses(Refusal.MISSING, "/away"):
+        view.attributes(at(view, "/away"))
     place = HostPath(os.fsencode(elsewhere / "key"))
-    session = Session(grants={ViewPath(b"/"): Level.RO, ViewPath(b"/f"): Level.NONE})
+    grants = {ViewPath(b"/"): Level.RO, ViewPath(b"/f"): Level.NONE}
+    session = Session(grants=grants, links_outside=(HostPath(b"/elsewhere"),))
     view.take(Policy(session, beside(view.root.source, place)))
-    for path in ("/notes", "/f", "/link"):
+    for path in ("/notes", "/f"):
         with Refuses(Refusal.MISSING, path):
             view.attributes(at(view, path))
+    assert view.link_text(at(view, "/away")) == b"/elsewhere/f"
+    assert view.link_text(at(view, "/link")) == b"f"
     with Refuses(Refusal.READ_ONLY, "/other"):
         view.open(at(view, "/other"), os.O_WRONLY)
 
@@ -861,7 +893,7 @@ def test_a_refused_change_tells_its_place(view: View) -> None:
     """The place that is not to be changed, and for a name in a hidden directory that of the name."""
     for path, refusal in (("/read/f", Refusal.READ_ONLY), ("/way", Refusal.DENIED)):
         with pytest.raises(Refused) as caught:
-            view.change_mode(at(view, path), 0o600)
+            view.change(at(view, path), Changes(mode=0o600))
         assert (caught.value.refusal, caught.value.place) == (refusal, at(view, path).place)
     for act in (lambda here: view.make_directory(here, 0o755), view.unlink):
         with Refuses(Refusal.MISSING, "/hidden/sub/new"):
@@ -1001,7 +1033,7 @@ def test_what_turned_up_where_a_rename_saw_nothing(
         if name == b"away":
             with Refuses(Refusal.DENIED, path):
                 view.rename(at(view, "/f"), at(view, path), flags)
-            assert os.readlink(source / "away") == "hidden/f"
+            assert os.readlink(source / "away") == "/elsewhere/f"
         elif flags:
             with Refuses(Refusal.EXISTS, path):
                 view.rename(at(view, "/f"), at(view, path), flags)
