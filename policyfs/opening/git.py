@@ -1,4 +1,4 @@
-"""What the owner's git reads and executes of the tree, looked for when a view is opened.
+"""What the owner's git reads and executes of the tree (rule git-6), looked for when a view is opened.
 
 Not the whole tree is walked: repositories are looked for at SOURCE, above it, at the start directory, at what is granted
 and between. What only a full walk finds, `policyfs doctor` finds.

@@ -1,7 +1,7 @@
 """The command, as `policyfs run` sees it from outside the sandbox, and what starts it inside.
 
-Theory. Nothing that the command starts may decide the exit status of a run or keep it from ending. The kernel tells the
-exit status of a process to its parent alone, so the parent must be out of reach of the command.
+Theory. Nothing that the command starts may decide the exit status of a run or keep it from ending (rule run-10). The kernel
+tells the exit status of a process to its parent alone, so the parent must be out of reach of the command.
 
 That parent is the first process of the sandbox's pid namespace. bubblewrap brings one, but it has exactly the rights of
 the command: any descendant may trace it, and take the eventfd by which it tells the status. So bubblewrap runs ours in its

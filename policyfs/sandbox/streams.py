@@ -2,8 +2,9 @@
 
 Whoever holds a descriptor can open what is behind it again through /proc/self/fd, with every right that its mode gives,
 whatever the descriptor itself allows: a file that was open for appending can be cut, and of a pipe that was open for
-writing, what others write into it can be read. So a command holds nothing of its caller's: a terminal is replaced by one
-of its own, a device of which every sandbox has one by another descriptor of it, and everything else by a pipe.
+writing, what others write into it can be read. So a command holds nothing of its caller's (rule run-9): a terminal is
+replaced by one of its own, a device of which every sandbox has one by another descriptor of it, and everything else by
+a pipe.
 """
 
 from __future__ import annotations

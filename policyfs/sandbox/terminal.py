@@ -6,7 +6,7 @@ key means, Ctrl-C for instance, is decided by the command's terminal, where a pr
 
 What a terminal answers it types. An answer that comes after the run would be read by the person's shell, and the command
 can have a hand in its text (the title of a window). So where the command may have asked, the terminal is asked something
-once more in the end, and whatever comes before the answer to that is dropped: terminals answer in order.
+once more in the end, and whatever comes before the answer to that is dropped (rule run-11): terminals answer in order.
 """
 
 from __future__ import annotations
