@@ -634,5 +634,6 @@ def test_progress_is_shown_on_a_terminal_only(tree: Path, home: Path) -> None:
     finally:
         os.close(slave)
         os.close(master)
-    assert b"looking through SOURCE" in shown
+    # On a busy machine the first line that is drawn is already a later one.
+    assert b"looking through SOURCE" in shown or b"looked at " in shown
     assert done.stdout == f"nothing found in {tree}\n"
