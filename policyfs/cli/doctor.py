@@ -15,7 +15,7 @@ from policyfs.cli.options import OnceEach, directories, policy_options, printabl
 from policyfs.doctor.examine import Examination, Notice
 from policyfs.doctor.findings import Finding, Kind
 from policyfs.host.errors import Exit
-from policyfs.opening.load import PolicyOptions, session_of, source_of
+from policyfs.opening.load import PolicyOptions, git_machine, session_of, source_of
 from policyfs.opening.view import nothing_open, policy_on, root_of
 from policyfs.policy.paths import ViewPath, display
 from policyfs.policy.policy import Policy
@@ -32,8 +32,8 @@ _MOST_SHOWN = 10
 @click.pass_context
 def command(context: click.Context, source: str, options: PolicyOptions, show_all: bool, as_json: bool) -> None:
     """Look through SOURCE for what a view cannot guard by itself: git history of hidden files, files with a second name,
-    files that your own tools execute and a session may change, other mounts, case folding, set-id programs. Changes
-    nothing, runs nothing.
+    files that your own tools execute and a session may change, what your git configuration names, other mounts, case
+    folding, set-id programs. Changes nothing, runs nothing.
 
     Without any grant it looks at SOURCE as if all of it were granted at stage.
 
@@ -54,7 +54,7 @@ def command(context: click.Context, source: str, options: PolicyOptions, show_al
         if policy.opens_nothing:
             raise nothing_open(policy)
         with _progress() as notice:
-            findings = Examination(root, policy, notice).findings()
+            findings = Examination(root, policy, git_machine(root, policy), notice).findings()
     finally:
         root.close()
     if as_json:

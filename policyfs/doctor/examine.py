@@ -10,14 +10,30 @@ import errno
 import os
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from policyfs.doctor import executed, git_index
 from policyfs.doctor.findings import Finding, Kind, several
+from policyfs.policy import git, git_contents, git_places
 from policyfs.policy.denylist import in_view
+from policyfs.policy.git import UNPROTECTED
+from policyfs.policy.git_places import Machine
 from policyfs.policy.levels import Level, Standing
-from policyfs.policy.paths import ROOT, HostPath, Name, PathFault, ViewPath, below, child, for_shell, host_path, view_path
+from policyfs.policy.paths import (
+    ROOT,
+    HostPath,
+    Name,
+    PathFault,
+    ViewPath,
+    below,
+    child,
+    components,
+    for_shell,
+    host_path,
+    joined,
+    view_path,
+)
 from policyfs.policy.policy import Policy
 from policyfs.policy.tree import Place
 from policyfs.source.root import Root
@@ -49,26 +65,36 @@ class _Names:
 class Examination:
     """One look at a tree under a policy."""
 
-    def __init__(self, root: Root, policy: Policy, notice: Notice = lambda looked, path: None) -> None:
+    def __init__(
+        self, root: Root, policy: Policy, machine: Machine, notice: Notice = lambda looked, path: None
+    ) -> None:
+        """`machine` is how git is looked at: what holds in every repository, and a look at files."""
         self._root = root
         self._policy = policy
+        self._machine = machine
         self._view = View(root, policy)
         self._notice = notice
         self._looked = 0
         self._findings: list[Finding] = []
         self._several: dict[tuple[int, int], _Names] = {}
+        self._open_repositories: list[ViewPath] = []
+        self._git_places: dict[ViewPath, str] = {}
 
     def findings(self) -> list[Finding]:
         """Everything found, by kind and then by path, once where two `.git` name one repository."""
         if self._root.folds_case():
             self._fold(ROOT, self._policy.root.level)
         self._home()
+        self._note(self._machine.configuration.places)
+        for above in self._above_source():
+            self._found_from(above)
         waiting: list[tuple[ViewPath, Place, bool]] = [(ROOT, self._policy.root, False)]
         while waiting:
             path, place, installed = waiting.pop()
             self._notice(self._looked, path)
             waiting += self._directory(path, place, installed)
         self._many_names()
+        self._of_git()
         order = list(Kind)
         return sorted(dict.fromkeys(self._findings), key=lambda finding: (order.index(finding.kind), finding.path))
 
@@ -98,6 +124,9 @@ class Examination:
             if path != ROOT and self._root.directory_folds(directory):
                 self._fold(path, place.level)
             names = sorted(self._root.names(directory))
+            if git.is_git_directory(names) and _GIT not in path.split(b"/"):
+                self._open_repository(path, place, executed.GIT_REASON)
+                self._note(git_places.repository(self._machine, self._on_host(path), None).places)
             return [
                 found
                 for name in reversed(names)
@@ -122,8 +151,11 @@ class Examination:
             else:
                 self._closed(path, place, error)
             return None
-        if name == _GIT and place.standing is not Standing.HIDDEN:
-            self._repository(directory, path, place, status)
+        if name == _GIT:
+            # Where the repository is hidden its configuration may yet name what is not.
+            self._found_from(self._on_host(above))
+            if place.standing is not Standing.HIDDEN:
+                self._repository(directory, path, place, status)
         text = name.decode("utf-8", "surrogateescape")
         if stat.S_ISDIR(status.st_mode):
             if not installed and text in executed.DIRECTORIES:
@@ -279,15 +311,13 @@ class Examination:
             repository: ViewPath | None = path
         elif stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
             # Whatever it names now: a session that may change it can name a repository of its own making.
-            self._executed(path, place, executed.GIT_FILE_REASON)
+            self._open_repository(path, place, executed.GIT_FILE_REASON)
             repository = self._named_repository(directory, path, place, status)
         else:
             return
         if repository is None:
             return
-        for name, reason in executed.GIT.items():
-            inside = child(repository, Name(name.encode()))
-            self._executed(inside, self._policy.place(inside), reason)
+        self._open_repository(repository, self._policy.place(repository), executed.GIT_REASON)
         if self._policy.place(repository).level is Level.NONE:
             return
         hidden = self._tracked_hidden(repository, ViewPath(path.rpartition(b"/")[0] or b"/"), place)
@@ -299,6 +329,47 @@ class Examination:
                 "out of its history; a session that runs `git commit -a` commits that they are deleted",
                 list(hidden),
             )  # fmt: skip
+
+    def _open_repository(self, path: ViewPath, place: Place, reason: str) -> None:
+        """A git directory, or what leads git to one, that a session may write to."""
+        if place.level >= Level.STAGE and place.git is UNPROTECTED:
+            self._open_repositories.append(path)
+            self._find(
+                Kind.EXECUTED, path, place.level, reason,
+                "protect git: `[git] protect = true` in the session file, or --protect-git; or keep it from being changed: "
+                f"--floor {for_shell(path)}=ro",
+            )  # fmt: skip
+
+    def _found_from(self, work_tree: HostPath) -> None:
+        """What git reads and executes for who stands in a directory that has a `.git`."""
+        directory = git_places.git_directory(self._machine.files, work_tree)
+        if directory is not None:
+            self._note(git_places.repository(self._machine, directory, work_tree).places)
+
+    def _note(self, places: Mapping[HostPath, str]) -> None:
+        """Keep those of git's places that are in the tree."""
+        for place, why in places.items():
+            rest = below(place, self._policy.surroundings.source)
+            if rest:
+                self._git_places.setdefault(ViewPath(b"/" + rest), why)
+
+    def _of_git(self) -> None:
+        """The places of git that a session may change, but for those in a repository which is a finding as a whole."""
+        for path, why in self._git_places.items():
+            location = self._view.locate(path)
+            if self._view.repositories.keeps(location):
+                continue
+            if not any(below(path, repository) is not None for repository in self._open_repositories):
+                self._executed(path, location.place, why)
+
+    def _on_host(self, path: ViewPath) -> HostPath:
+        return HostPath(self._policy.surroundings.source.rstrip(b"/") + path)
+
+    def _above_source(self) -> Iterator[HostPath]:
+        """The directories above SOURCE: a repository may be there whose work tree it is in."""
+        names = components(self._policy.surroundings.source)
+        for depth in range(len(names)):
+            yield HostPath(joined(names[:depth]))
 
     def _named_repository(self, directory: int, path: ViewPath, place: Place, status: os.stat_result) -> ViewPath | None:
         """The repository that a `.git` file or link names, if it is in the tree: gitrepository-layout(5)."""
@@ -328,6 +399,12 @@ class Examination:
         try:
             for entries in self._tracked(repository):
                 hidden.update(entry.path for entry in entries if self._is_hidden(work_tree, entry))
+                if git_contents.leads_away([entry.path for entry in entries if entry.path]):
+                    self._find(
+                        Kind.EXECUTED, index, place.level,
+                        "holds a path that leads out of the work tree or into .git: `git checkout .` writes there",
+                        "git did not write it: remove it, and let `git reset` make another",
+                    )  # fmt: skip
         except OSError as error:
             self._closed(index, place, error)
         except git_index.NotAnIndex as error:

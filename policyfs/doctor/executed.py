@@ -31,14 +31,13 @@ DIRECTORIES = {
     ".claude": "Claude Code runs the hooks in its settings",
     ".cursor": "Cursor starts the servers it names",
     ".devcontainer": "editors run its commands on opening",
+    ".hg": "Mercurial runs the hooks and extensions that its hgrc names",
+    ".jj": "jj runs the programs that its configuration names",
 }
 """Directories in any directory."""
 
-GIT = {
-    "hooks": "git runs what is in it",
-    "config": "git runs the programs it names (core.fsmonitor, core.hooksPath, aliases, pagers)",
-}
-"""Places in a repository's own directory. Whether they exist does not matter: a session can make them."""
+GIT_REASON = "git runs its hooks and what its configuration names, and much of its state leads to either"
+"""Of a git directory that can be written. No set of floors inside it is enough."""
 
 HOME = {
     "~/.bashrc": "every shell runs it",

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from policyfs.policy import git, git_places
-from policyfs.policy.git_places import Configuration, Repository
+from policyfs.policy.git_places import Files, Machine, Repository
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import ROOT, HostPath, Name, ViewPath, below, components, joined
 from policyfs.source.root import Root
@@ -126,11 +126,13 @@ class HostFiles:
 _READING = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-def machine_configuration(files: HostFiles, homes: Sequence[HostPath]) -> Configuration:
-    """The configuration of this machine and of the users whose homes these are, the first the caller's own (git-config(1),
+def machine_of(root: Root, homes: Sequence[HostPath], avoided: Sequence[HostPath]) -> Machine:
+    """This machine, with the configuration of the users whose homes these are, the first the caller's own (git-config(1),
     "FILES")."""
+    files = HostFiles(root, avoided)
+    home = homes[0] if homes else HostPath(b"/")
     named = [place for place, _ in _machine_files(homes)]
-    return git_places.configuration(files, named, homes[0] if homes else HostPath(b"/"))
+    return Machine(files, git_places.configuration(files, named, home), home)
 
 
 def _machine_files(homes: Sequence[HostPath]) -> list[tuple[HostPath, HostPath]]:
@@ -146,22 +148,14 @@ def _machine_files(homes: Sequence[HostPath]) -> list[tuple[HostPath, HostPath]]
     return found + [(HostPath(home + b"/.gitconfig"), HostPath(home + b"/.gitconfig")) for home in homes]
 
 
-def look(
-    root: Root,
-    paths: Iterable[ViewPath],
-    homes: Sequence[HostPath],
-    other_homes: Sequence[HostPath],
-    avoided: Sequence[HostPath],
-) -> Found:
+def look(root: Root, paths: Iterable[ViewPath], homes: Sequence[HostPath], avoided: Sequence[HostPath]) -> Found:
     """What the git of these homes' users reads and executes of the tree, as far as repositories at and above these paths of
     the view tell."""
     source = root.source
-    files = HostFiles(root, avoided)
-    everyone = [*homes, *other_homes]
-    home = everyone[0] if everyone else HostPath(b"/")
-    machine = machine_configuration(files, everyone)
-    places = set(machine.places)
-    for _, held in _machine_files(everyone):
+    machine = machine_of(root, homes, avoided)
+    files = machine.files
+    places = set(machine.configuration.places)
+    for _, held in _machine_files(homes):
         real, links = git_places.resolve(files, held)
         places |= {held, real, *links}
     directories: list[HostPath] = []
@@ -170,7 +164,7 @@ def look(
     ]
     seen: set[HostPath] = set()
     for work_tree, directory in waiting:
-        repository = git_places.repository(files, directory, work_tree, machine, home)
+        repository = git_places.repository(machine, directory, work_tree)
         places |= set(repository.places)
         if repository.common in seen:
             continue
@@ -182,7 +176,7 @@ def look(
         for place in places
         if below(place, source) not in (None, b"") and not _is_kept(place, directories)
     }
-    return Found(floors, tuple(directories), machine.names_work_trees)
+    return Found(floors, tuple(directories), machine.configuration.names_work_trees)
 
 
 def _looked_at(source: HostPath, paths: Iterable[ViewPath]) -> list[HostPath]:
@@ -197,14 +191,14 @@ def _looked_at(source: HostPath, paths: Iterable[ViewPath]) -> list[HostPath]:
     return [*found][:_MOST_LOOKED_AT]
 
 
-def _git_directories(files: HostFiles, work_tree: HostPath) -> list[HostPath]:
+def _git_directories(files: Files, work_tree: HostPath) -> list[HostPath]:
     found = [] if (named := git_places.git_directory(files, work_tree)) is None else [named]
     if git.is_git_directory(name for name in git.SIGNATURE if files.kind(HostPath(work_tree + b"/" + name)) is not None):
         found.append(work_tree)
     return found
 
 
-def _by_another_name(files: HostFiles, repository: Repository, source: HostPath) -> list[HostPath]:
+def _by_another_name(files: Files, repository: Repository, source: HostPath) -> list[HostPath]:
     """Of a repository's directories those in SOURCE that their text does not tell."""
     return [
         place

@@ -13,6 +13,7 @@ from policyfs.host import mounts, own_code, places
 from policyfs.host.errors import Exit, UserFault
 from policyfs.opening import git
 from policyfs.policy.git import SOURCE as GIT_PROTECTION
+from policyfs.policy.git_places import Machine
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import ROOT, HostPath, PathFault, ViewPath, below, display, for_shell
 from policyfs.policy.policy import Policy, Surroundings, homes_of, host_places
@@ -191,9 +192,9 @@ def _policy(
     floors[own_code.AUTHOR] = dict.fromkeys(own_code.own_code(), Level.RO)
     own = places.own_places()
     found = git.Found({})
-    views = [mount.point for mount in mounts.mounts() if mount.type == mounts.FILE_SYSTEM_TYPE]
+    views = _views()
     if session.protect_git:
-        found = _look_for_git(root, source, session, homes, other_homes, views)
+        found = _look_for_git(root, source, session, (*homes, *other_homes), views)
         floors[GIT_PROTECTION] = found.floors
     # These come with the links that lead to them: a directory behind one is not to be hidden whole.
     named = [place for file in (*files, *options.own_files) for place in places.on_the_way(file)]
@@ -206,7 +207,6 @@ def _policy(
         source=source,
         homes=homes,
         other_homes=other_homes,
-        # To ask a view where its links lead is to ask a daemon, at a reload the very one that asks.
         real=places.real_of(place for place in spoken_of if not any(below(place, view) is not None for view in views)),
         floors=floors,
         elsewhere=elsewhere,
@@ -225,22 +225,27 @@ def _policy(
 
 
 def _look_for_git(
-    root: Root | None,
-    source: HostPath,
-    session: Session,
-    homes: Sequence[HostPath],
-    other_homes: Sequence[HostPath],
-    views: Sequence[HostPath],
+    root: Root | None, source: HostPath, session: Session, homes: Sequence[HostPath], views: Sequence[HostPath]
 ) -> git.Found:
     """What the owner's git reads and executes of the tree."""
     paths = (session.start, *session.grants)
     if root is not None:
-        return git.look(root, paths, homes, other_homes, views)
+        return git.look(root, paths, homes, views)
     root = Root(source)
     try:
-        return git.look(root, paths, homes, other_homes, views)
+        return git.look(root, paths, homes, views)
     finally:
         root.close()
+
+
+def git_machine(root: Root, policy: Policy) -> Machine:
+    """How git is looked at in the tree of a policy: what holds in every repository, and a look at files."""
+    return git.machine_of(root, (*policy.surroundings.homes, *policy.surroundings.other_homes), _views())
+
+
+def _views() -> list[HostPath]:
+    """The mountpoints of views. To ask one where its links lead is to ask a daemon, at a reload the very one that asks."""
+    return [mount.point for mount in mounts.mounts() if mount.type == mounts.FILE_SYSTEM_TYPE]
 
 
 def _other_homes(shown: Sequence[HostPath], homes: Sequence[HostPath]) -> tuple[HostPath, ...]:

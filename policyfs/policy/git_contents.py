@@ -77,9 +77,13 @@ def _options_fault(content: bytes) -> str | None:
     return None
 
 
+def leads_away(paths: Sequence[bytes]) -> bool:
+    """Whether one of some paths leads out of the work tree, or into a .git."""
+    return _LEADS_AWAY.search(b"\0".join((b"", *paths, b""))) is not None
+
+
 def _paths_fault(paths: Sequence[bytes]) -> str | None:
-    leads_away = _LEADS_AWAY.search(b"\0".join((b"", *paths, b"")))
-    return "a path in it leads out of the work tree, or into .git" if leads_away else None
+    return "a path in it leads out of the work tree, or into .git" if leads_away(paths) else None
 
 
 class _Odd(ValueError):

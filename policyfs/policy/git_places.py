@@ -74,6 +74,16 @@ class Configuration:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What is asked for a repository's places: a look at files, the configuration that holds in every repository, and the
+    home that `~` stands for."""
+
+    files: Files
+    configuration: Configuration
+    home: HostPath
+
+
 @dataclass(slots=True)
 class Repository:
     """A repository: its own directory and the one that it shares with its linked worktrees, their work trees, its
@@ -129,12 +139,11 @@ def configuration(files: Files, named: Sequence[HostPath], home: HostPath) -> Co
     return found
 
 
-def repository(
-    files: Files, directory: HostPath, work_tree: HostPath | None, machine: Configuration, home: HostPath
-) -> Repository:
+def repository(machine: Machine, directory: HostPath, work_tree: HostPath | None) -> Repository:
     """What git reads and executes in the repository of this directory, found from this work tree."""
+    files, home = machine.files, machine.home
     real, links = resolve(files, directory)
-    found = Configuration(list(machine.entries))
+    found = Configuration(list(machine.configuration.entries))
     for link in links:
         found.places[link] = "it leads git to a repository"
     common = _common(files, real)

@@ -62,6 +62,11 @@ class Repositories:
         self._policy = policy
         self._bases = bases
 
+    def keeps(self, location: Location) -> bool:
+        """Whether a path is kept as it is: by its text, or by what is in a directory above it."""
+        part = self._found(location)
+        return location.place.git.kept or (part is not None and part.kept)
+
     # -- before a change ------------------------------------------------------------------------------------------------
 
     def may_change(self, location: Location) -> None:

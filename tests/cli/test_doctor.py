@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from policyfs.doctor import git_index
 from policyfs.doctor.examine import Examination
 from policyfs.doctor.executed import has_scripts
 from policyfs.doctor.git_index import Index, NotAnIndex, parse
-from policyfs.opening.load import PolicyOptions, policy_for
+from policyfs.opening.load import PolicyOptions, git_machine, policy_for
 from policyfs.policy.paths import HostPath, Name
 from policyfs.source.root import Root
 
@@ -354,7 +355,8 @@ def examined(tree: Path) -> set[tuple[str, bytes]]:
     root = Root(HostPath(os.fsencode(tree)))
     try:
         policy = policy_for(root.source, PolicyOptions(grants=("/=stage",)), fold_case=False)
-        return {(finding.kind.value, finding.path) for finding in Examination(root, policy).findings()}
+        findings = Examination(root, policy, git_machine(root, policy)).findings()
+        return {(finding.kind.value, finding.path) for finding in findings}
     finally:
         root.close()
 
@@ -405,7 +407,7 @@ def test_repository_that_a_file_or_a_link_names_is_found(tree: Path, doctor: Doc
         (tree / ".git").write_bytes(content)
     found = doctor(None, "-g", "/=stage")
     assert {(finding["kind"], finding["path"]) for finding in found} == {
-        ("executed", "/.git"), ("executed", "/own/config"), ("executed", "/own/hooks"), ("tracked-hidden", "/own"),
+        ("executed", "/.git"), ("executed", "/own"), ("tracked-hidden", "/own"),
     }  # fmt: skip
 
 
@@ -416,7 +418,7 @@ def test_repository_that_two_name_is_told_once(tree: Path, doctor: Doctor) -> No
         (tree / place / ".git").write_text("gitdir: ../own\n")
     (tree / "own").mkdir()
     found = [finding["path"] for finding in doctor("executed", "-g", "/=stage")]
-    assert found == ["/a/.git", "/b/.git", "/own/config", "/own/hooks"]
+    assert found == ["/a/.git", "/b/.git", "/own"]
 
 
 @pytest.mark.parametrize("content", [b"gitdir: /proc/self/root/tmp/own", b"gitdir: " + b"/" * (1 << 20), b"", b"gitdir: "])
@@ -432,7 +434,7 @@ def test_link_that_tools_follow_is_found(tree: Path, doctor: Doctor, name: str) 
     for place, target in (("yard", "other"), ("fixed", "other"), ("yard/out", "/etc/other")):
         (tree / place).mkdir(exist_ok=True)
         (tree / place / name).symlink_to(target)
-    named = {"/yard/other/config", "/yard/other/hooks"} if name == ".git" else set()
+    named = {"/yard/other"} if name == ".git" else set()
     assert paths(doctor("executed", "-g", "/=ro", "-g", "/yard=stage")) == {f"/yard/{name}", f"/yard/out/{name}"} | named
 
 
@@ -534,16 +536,99 @@ def test_package_without_scripts_and_installed_packages_are_no_finding(tree: Pat
     assert doctor(None, "-g", "/=stage") == []
 
 
-def test_hooks_and_configuration_of_a_repository_are_found(tree: Path, doctor: Doctor) -> None:
-    """A repository inside stage has hooks and a configuration that git takes programs from; the floor that the advice
-    names takes the finding away."""
+def test_a_repository_that_can_be_written_is_found(tree: Path, home: Path, doctor: Doctor) -> None:
+    """A repository inside stage is found as a whole, since no floors inside it are enough; what the advice names takes the
+    finding away, the protection of git and a floor on all of it."""
     git(tree, "init", "-q")
-    found = doctor("executed", "-g", "/=stage")
-    assert paths(found) == {"/.git/hooks", "/.git/config"}
-    floors = [option for finding in found for option in ("--floor", finding["path"] + "=ro")]
-    for finding in found:
-        assert f"--floor {finding['path']}=ro" in finding["advice"]
-    assert doctor("executed", "-g", "/=stage", *floors) == []
+    (finding,) = doctor("executed", "-g", "/=stage")
+    assert finding["path"] == "/.git"
+    assert "[git] protect" in finding["advice"]
+    inside = ("--floor", "/.git/hooks=ro", "--floor", "/.git/config=ro")
+    assert paths(doctor("executed", "-g", "/=stage", *inside)) == {"/.git"}
+    assert doctor("executed", "-g", "/=stage", "--floor", "/.git=ro") == []
+    done = told(tree, home, "-g", "/=stage", "--protect-git")
+    assert (done.returncode, done.stdout) == (0, f"nothing found in {tree}\n")
+
+
+def test_a_bare_repository_is_found_by_what_is_in_it(tree: Path, doctor: Doctor) -> None:
+    """A git directory by another name than .git is found as one."""
+    git(tree, "init", "-q", "--bare", "deep/store")
+    assert paths(doctor("executed", "-g", "/=stage")) == {"/deep/store"}
+    assert doctor("executed", "-g", "/=stage", "--protect-git") == []
+
+
+CONFIGURED = {
+    "core.hooksPath": (".githooks", "/.githooks"),
+    "include.path": ("../.shared", "/.shared"),
+    "core.fsmonitor": ("./tools/watch", "/tools/watch"),
+    "filter.x.clean": ("sh tools/clean.sh", "/tools/clean.sh"),
+    "alias.x": ("!./tools/x", "/tools/x"),
+}
+
+
+@pytest.mark.parametrize("deep", ["", "a/b/"])
+@pytest.mark.parametrize("key", CONFIGURED)
+def test_what_a_configuration_names_is_found(tree: Path, doctor: Doctor, key: str, deep: str) -> None:
+    """What a repository's configuration has git execute is found where a session may change it. The protection of git takes
+    it in where the repository is looked at when a view is opened; elsewhere only the doctor knows of it."""
+    value, named = CONFIGURED[key]
+    repository = tree / deep
+    repository.mkdir(parents=True, exist_ok=True)
+    git(repository, "init", "-q")
+    git(repository, "config", key, value)
+    (repository / "tools").mkdir()
+    (repository / "tools/clean.sh").write_text("cat")
+    place = f"/{deep}{named[1:]}"
+    assert place in paths(doctor("executed", "-g", "/=stage"))
+    found = paths(doctor("executed", "-g", "/=stage", "--protect-git"))
+    assert found == ({place} if deep else set())
+    assert doctor("executed", "-g", "/=stage", "--protect-git", "--floor", f"{place}=ro") == []
+    assert doctor("executed", "-g", "/=stage", "-g", f"/{deep}tools=stage", "--protect-git") == []
+    # A repository that the session does not see still has the owner's git do so.
+    assert place in paths(doctor("executed", "-g", "/=stage", "-g", f"/{deep}.git=none"))
+
+
+def test_links_of_hooks_are_followed(tree: Path, doctor: Doctor) -> None:
+    """A hook that is a link into the tree is found where it leads, and so is a directory of hooks that is one."""
+    for place in ("a/b", "a/c"):
+        (tree / place).mkdir(parents=True)
+        git(tree / place, "init", "-q")
+    (tree / "a/b/.git/hooks/pre-commit").symlink_to("../../tools/check")
+    shutil.rmtree(tree / "a/c/.git/hooks")
+    (tree / "a/c/.git/hooks").symlink_to("../hooks")
+    assert paths(doctor("executed", "-g", "/=stage", "--protect-git")) == {"/a/b/tools/check", "/a/c/hooks"}
+
+
+def test_a_repository_above_the_source_is_read(tree: Path, home: Path) -> None:
+    """A source that is a part of a work tree is named by the configuration of the repository above it."""
+    git(tree, "init", "-q")
+    git(tree, "config", "core.hooksPath", "part/hooks")
+    (tree / "part").mkdir()
+    done = told(tree / "part", home, "--json", "-g", "/=stage")
+    assert paths(json.loads(done.stdout)) == {"/hooks"}
+    done = told(tree / "part", home, "--json", "-g", "/=stage", "--protect-git")
+    assert json.loads(done.stdout) == []
+
+
+def test_the_owners_configuration_is_read(tree: Path, home: Path) -> None:
+    """What the owner's own configuration names in the tree is found."""
+    (home / ".gitconfig").write_text(f"[core]\n\thooksPath = {tree}/hooks\n[include]\n\tpath = {tree}/shared\n")
+    (tree / "shared").write_text("[alias]\n\tx = !~/x\n")
+    done = told(tree, home, "--json", "-g", "/=stage")
+    assert paths(json.loads(done.stdout)) == {"/hooks", "/shared"}
+    done = told(tree, home, "--json", "-g", "/=stage", "--protect-git")
+    assert json.loads(done.stdout) == []
+
+
+def test_what_a_session_left_in_a_repository_is_found(tree: Path, doctor: Doctor) -> None:
+    """A commondir that leads into the tree is followed, and an index with a path that git would not have written is told,
+    under a policy that protects git too."""
+    (tree / "a/b").mkdir(parents=True)
+    git(tree / "a/b", "init", "-q")
+    (tree / "a/b/.git/commondir").write_text("../../../evil\n")
+    (tree / "a/b/.git/index").write_bytes(with_entries(4, (FILE, b"\0.git/hooks/post-checkout\0")))
+    found = paths(doctor("executed", "-g", "/=stage", "--protect-git"))
+    assert {"/evil/config", "/evil/hooks", "/a/b/.git/index"} <= found
 
 
 def test_startup_files_of_the_home_are_found_before_they_exist(tree: Path, home: Path) -> None:
