@@ -1,10 +1,10 @@
 """The process that makes a network for a command, and keeps it up.
 
-It goes into a user namespace of its own, and makes a network namespace that belongs to that: so it takes no right of the
-machine. It stays in the machine's network namespace itself, where it starts slirp4netns, in a sandbox without a file of
-the machine's; passes questions on to the machine's name servers (`name_servers`); and refuses addresses that the machine
-gets later (`routing`). It ends with the lease of the run, or when any of this fails: then there is no network any more.
-slirp4netns ends with it, and with the lease.
+It enters a user namespace of its own and makes a network namespace that belongs to it, so it needs no right on the machine.
+It stays in the machine's network namespace. There it starts slirp4netns, in a sandbox that holds the system's programs and
+no other file; it passes questions on to the machine's name servers (`name_servers`); and it refuses addresses that the
+machine gets later (`routing`). It ends with the lease of the run. Should any of this fail, it ends at once, and the network
+with it. slirp4netns ends with the gateway, and with the lease.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from policyfs.sandbox.routing import NETWORK, TAP, Routing
 
 _TUN = b"/dev/net/tun"
 _MTU = 65520
-"""podman's, and almost the largest there is: each packet costs as much as any other."""
+"""As podman's. A packet costs slirp4netns the same whatever its size."""
 _START_SECONDS = 10.0
 LONGEST_ANSWER = 1 << 12
 """Bytes."""
@@ -36,7 +36,7 @@ LONGEST_ANSWER = 1 << 12
 _NAMESPACES = (b"--unshare-pid", b"--unshare-ipc", b"--unshare-uts", b"--unshare-cgroup-try")
 
 _NO_ROUTERS = (("accept_ra", "0"), ("autoconf", "0"))
-"""No address or route that a router announces: Linux' ip-sysctl.rst. They would come a second after the command."""
+"""Take no address and no route that a router announces (ip-sysctl.rst of Linux): they come a second too late."""
 
 
 class Unavailable(Exception):
@@ -59,7 +59,7 @@ class Work:
         """Make the network, answer with its user and network namespaces, or with what is wrong, and keep it up until the
         lease ends."""
         try:
-            # Asked for itself, since slirp4netns does not tell it well.
+            # Tried first: the error of slirp4netns says less.
             os.close(os.open(_TUN, os.O_RDWR | os.O_CLOEXEC))
             own_user_namespace(0, 0)
             detach({lease, answers.fileno()}, log)
@@ -74,7 +74,8 @@ class Work:
             socket.send_fds(answers, [b"ready"], [user, network])
             self._keep_up(lease, slirp, routing, passing_on(listening))
         except (Unavailable, OSError, subprocess.SubprocessError) as error:
-            answers.send(str(error).encode(errors="replace")[:LONGEST_ANSWER])
+            with contextlib.suppress(BrokenPipeError):
+                answers.send(_told(error).encode(errors="replace")[:LONGEST_ANSWER])
             return False
         finally:
             end_children(None)
@@ -96,13 +97,13 @@ class Work:
         )
         os.close(tell)
         os.close(complain)
-        # It says so, or ends, and with it its end of the pipe.
+        # It writes a byte when it is ready. If it ends before, its end of the pipe is closed.
         if not select.select([ready], [], [], _START_SECONDS)[0] or not os.read(ready, 1):
             slirp.kill()
             said = [line for line in os.read(complaints, LONGEST_ANSWER).splitlines() if not line.startswith(b"WARNING")]
             raise Unavailable(f"slirp4netns did not start: {display(b'; '.join(said) or b'it said nothing')}")
         os.close(ready)
-        # What it says later, at the command's wish, goes nowhere.
+        # The command can make it write more. Nobody keeps that.
         os.close(complaints)
         return slirp
 
@@ -120,8 +121,8 @@ class Work:
             confine.close_abstract_sockets()
 
     def _keep_up(self, lease: int, slirp: subprocess.Popen[bytes], routing: Routing, servers: list[NameServer]) -> None:
-        """Pass on what is for the name servers, and refuse what addresses come, until the lease ends. Raises `Unavailable`
-        or OSError where that cannot go on."""
+        """Pass questions on and refuse new addresses until the lease ends. Raises `Unavailable` or OSError where that cannot
+        go on."""
         by_descriptor = {server.fileno(): server for server in servers}
         process = os.pidfd_open(slirp.pid)
         waiting = select.poll()
@@ -139,26 +140,33 @@ class Work:
                 by_descriptor[descriptor].handle_request()
 
 
+def _told(error: Exception) -> str:
+    """What an error says to a person."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return str(error)
+
+
 def _make_namespace() -> int:
-    """A network namespace, which is this thread's, as a descriptor. Raises OSError."""
+    """Enter a new network namespace with this thread, and give a descriptor of it. Raises OSError."""
     unshare(CLONE_NEWNET)
     for setting, value in _NO_ROUTERS:
-        # Not where a container keeps /proc/sys read-only. Then there are two routes, to the same router.
+        # A container may keep /proc/sys read-only. Then there are two routes, to the same router.
         with contextlib.suppress(OSError), open(f"/proc/sys/net/ipv6/conf/default/{setting}", "w") as file:
             file.write(value)
     return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _listen(network: int, servers: int) -> list[tuple[socket.socket, socket.socket]]:
-    """What listens in a network namespace whose loopback is up, in which this thread then is, for so many name servers.
-    Raises OSError."""
+    """Enter a network namespace whose loopback is up with this thread, and listen in it for so many name servers. Raises
+    OSError."""
     enter(CLONE_NEWNET, network)
     return resolv_conf.listen(servers)
 
 
 def _sandbox(system: Sequence[SystemPlace]) -> list[bytes]:
-    """bubblewrap's arguments for slirp4netns, which leaves this for a directory with an empty /etc and /run as soon as it
-    has begun (--enable-sandbox)."""
+    """bubblewrap's arguments for slirp4netns. Once it has begun it leaves these files behind: the root of its own sandbox
+    (--enable-sandbox) has no other directories than /etc and /run."""
     made = [*_NAMESPACES, b"--as-pid-1", b"--die-with-parent", b"--new-session"]
     for place in system:
         made += (b"--symlink", place.link, place.path) if place.link is not None else (b"--ro-bind", place.path, place.path)

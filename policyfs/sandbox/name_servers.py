@@ -21,9 +21,9 @@ from typing import Any
 from policyfs.sandbox.resolv_conf import PORT, name_servers, outside
 
 _MOST = 128
-"""Questions and connections at a time. One more is dropped, as if it had been lost on the way."""
+"""Questions, and connections, at a time. More are dropped, as if they had been lost on the way."""
 _SECONDS = 30.0
-"""The longest that glibc's resolver waits (RES_MAXRETRANS)."""
+"""The longest that glibc's resolver can be told to wait (RES_MAXRETRANS)."""
 _CHUNK = 1 << 16
 _STACK = 1 << 18
 
@@ -55,10 +55,15 @@ class NameServer(socketserver.ThreadingMixIn, socketserver.BaseServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer it in a thread of its own, where there is room."""
-        if self._room.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
+        if not self._room.acquire(blocking=False):
             self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:
+            # No thread can be started.
+            self._room.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """The same, in that thread."""
@@ -73,7 +78,7 @@ class NameServer(socketserver.ThreadingMixIn, socketserver.BaseServer):
             request.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A server that cannot be reached, or does not answer: the command is told nothing, as on any network."""
+        """Say nothing of a server that cannot be reached or does not answer: the command learns it as on any network."""
 
 
 class _Question(socketserver.BaseRequestHandler):

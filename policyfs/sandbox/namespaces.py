@@ -36,7 +36,7 @@ def own_user_namespace(uid: int, gid: int) -> None:
     every capability in it. It must have one thread, and must not have made its memory undumpable. Raises OSError."""
     outside_uid, outside_gid = os.geteuid(), os.getegid()
     unshare(CLONE_NEWUSER)
-    # A group may be mapped without a right in the parent namespace by whoever cannot change groups.
+    # A process that cannot change its groups may map its own group without a right in the parent namespace.
     for name, text in (
         ("uid_map", f"{uid} {outside_uid} 1"),
         ("setgroups", "deny"),
@@ -50,8 +50,8 @@ def own_user_namespace(uid: int, gid: int) -> None:
 
 
 def in_a_thread(work: Callable[[], Result]) -> Result:
-    """Do something in a thread of its own, which may be in another network namespace than the rest, and so may what it
-    starts. Gives what it gives, and raises the OSError that it raises."""
+    """Do something in a thread of its own, which may enter a network namespace that the rest of the process does not. Gives
+    what `work` gives, and raises the OSError that it raises."""
     results: list[Result] = []
     errors: list[OSError] = []
 

@@ -1,9 +1,9 @@
 """Which network a command has, and one of its own: what `policyfs run` does for it (rule run-8).
 
-Theory. A network namespace of its own keeps the command from this machine's loopback, abstract sockets, names of sockets
-(/proc/net/unix) and netlink, whatever happens behind it. Behind it slirp4netns plays a router: it makes, in the machine's
-network, the connections that the command asks for, but those that routing rules of the namespace refuse (`routing`). All
-this is made and kept up by a process of the run, the gateway (`gateway`). The command starts in a network that is ready.
+Theory. A network namespace of its own keeps the command from this machine's loopback, abstract sockets and names of sockets
+(/proc/net/unix). slirp4netns plays a router behind it: it makes the connections that the command asks for in the machine's
+network, except those that routing rules of the namespace refuse (`routing`). A process of the run, the gateway, makes all
+this and keeps it up (`gateway`). The command starts once the network is ready.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Network(enum.StrEnum):
 
 
 _WHERE = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Some of them are no program of an ordinary user's PATH."""
+"""An ordinary user's PATH may lack some of these."""
 
 
 def _found(program: str, package: str) -> str:
@@ -75,23 +75,23 @@ class Gateway:
         except OSError as error:
             if error.errno != errno.EPERM:
                 raise
-            # Who has no such right has it in the user namespace that the network belongs to. Then into one more, in which
-            # the user has their own number again: bubblewrap is to have no right over this network.
+            # An ordinary user has the right in the user namespace that the network belongs to. Then they enter one more, in
+            # which they have their own number again: bubblewrap is to have no right over this network.
             uid, gid = os.geteuid(), os.getegid()
             enter(CLONE_NEWUSER, user)
             enter(CLONE_NEWNET, network)
             own_user_namespace(uid, gid)
 
     def lost(self) -> str | None:
-        """Why the network is up no more, though the run goes on; None where it is."""
+        """Why the network is down, though the run goes on; None where it is up."""
         if not select.select([self._answers], [], [], 0)[0]:
             return None
         return self._answers.recv(LONGEST_ANSWER).decode() or "the process that keeps it up ended"
 
 
 def begin(asked: Network | None, keeper: Keeper, bubblewrap: bytes, tell: Callable[[str], None]) -> Gateway | None:
-    """Begin to make a network of the command's own, where it is to have one. None, and `tell`s why, where that cannot be and
-    `asked` leaves it open; otherwise raises `UserFault`."""
+    """Begin to make a network of the command's own, where it is to have one. Where it cannot be made: None, and `tell` is
+    told why, if nothing was `asked`. Raises `UserFault` if it was."""
     if asked not in (None, Network.INTERNET):
         return None
     try:
@@ -115,9 +115,9 @@ def ready(asked: Network | None, begun: Gateway | None, tell: Callable[[str], No
 def _unavailable(asked: Network | None, reason: Unavailable, tell: Callable[[str], None]) -> None:
     if asked is not None:
         raise UserFault(
-            Exit.MACHINE, f"--network {asked}: {reason}. Nothing was run; --network none and host do not take that"
+            Exit.MACHINE, f"--network {asked}: {reason}. Nothing was run; --network none and --network host do without"
         )
     tell(
         "note: the command shares this machine's network, and reaches all that listens on localhost, since no network of "
-        f"its own could be made: {reason}. --network none or host says what it is to have instead"
+        f"its own could be made: {reason}. Choose with --network none or --network host"
     )

@@ -1,13 +1,13 @@
-"""What a network namespace of a command's own reaches, in the words of ip(8).
+"""Which addresses a command with a network of its own reaches, in the words of ip(8).
 
 slirp4netns makes, in the machine's network, whatever connection the namespace asks for. That includes the machine's own
-loopback: a socket that is bound to tap0 sends to 127.0.0.1 and ::1 past the loopback of the namespace. So rules of the
-namespace refuse what is not to be reached. Nobody in the sandbox has the right to change them. They stand behind the
-table of local addresses, so that the namespace's own loopback works.
+loopback: a socket that is bound to tap0 sends to 127.0.0.1 and ::1 past the loopback of the namespace. So routing rules of
+the namespace refuse such addresses. Nobody in the sandbox has the right to change them. They come after the table of local
+addresses, so that the namespace's own loopback works.
 
-For a socket that is bound to a device Linux takes an IPv4 address without a route for a neighbour (ip_route_output(),
-"Apparently, routing tables are wrong"), and asks who has it; slirp4netns answers for no address but those of its own
-network.
+Where a socket is bound to a device, and a rule refuses an IPv4 address, Linux looks for the address on the link all the
+same (net/ipv4/route.c, "Apparently, routing tables are wrong"). Nobody is there: slirp4netns answers such requests (ARP) for
+addresses of its own network alone.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from policyfs.policy.paths import display
 from policyfs.sandbox.namespaces import CLONE_NEWNET, enter, in_a_thread
 
 TAP = "tap0"
-"""The device behind which slirp4netns is. It makes it, with an IPv4 address and route."""
+"""The device that slirp4netns makes, with an address and a route of IPv4."""
 
 NETWORK = "198.51.100.0/24"
-"""TEST-NET-2 of RFC 5737: no network has it, so it hides none. The usual 10.0.2.0/24 is one that many have."""
+"""TEST-NET-2 of RFC 5737, which no network should use, so it hides none. Many use slirp4netns' own 10.0.2.0/24."""
 
 _ADDRESS_6, _ROUTER_6 = "fd00::100/64", "fd00::2"
-"""In the network that slirp4netns has always."""
+"""slirp4netns has no option for its IPv6 network."""
 
 _REFUSED_4 = ("127.0.0.0/8", "0.0.0.0/8", "169.254.0.0/16")
-"""The machine's loopback, what Linux takes for it, and the link, where a cloud gives its machines their credentials."""
+"""The machine's loopback, other names of it, and link-local addresses, at which clouds hand out credentials."""
 _REFUSED_6 = ("::1", "fd00:ec2::254", "fd20:ce::254")
-"""The same; the last two are of Amazon's and Google's cloud."""
+"""The same; the last two are Amazon's and Google's."""
 
 _PREFERENCE = 100
-"""Behind the table of local addresses (0) and before the others (32766)."""
+"""After the rule for local addresses (0) and before the others (32766)."""
 
 _EVERYWHERE = ["0" * 32, "00"]
 _RTF_REJECT = 0x200
@@ -69,7 +69,7 @@ class Routing:
         self._changes.bind((0, _RTMGRP_IPV4_IFADDR | _RTMGRP_IPV6_IFADDR))
 
     def fileno(self) -> int:
-        """Can be read when addresses of the machine have changed: then call `refuse_addresses`."""
+        """A descriptor that can be read when addresses of the machine have changed: then call `refuse_addresses`."""
         return self._changes.fileno()
 
     def begin(self) -> None:
@@ -81,12 +81,12 @@ class Routing:
     def finish(self) -> None:
         """Give the device of slirp4netns, which is there now, an address and a route of IPv6."""
         if self.with_ipv6:
-            # Nobody else is on that link: that no other has the address is not waited for (nodad), which takes a second.
+            # nodad: to find out whether somebody else has the address takes a second, and nobody else is on this link.
             self._inside("-6", [f"address add {_ADDRESS_6} dev {TAP} nodad", f"route add default via {_ROUTER_6} dev {TAP}"])
 
     def refuse_addresses(self) -> None:
         """Refuse every address that the machine has now, and has not been refused yet."""
-        # ENOBUFS: some changes were lost for want of room. What they were is asked for all the same.
+        # ENOBUFS: some changes were lost. It does not matter which, since all addresses are asked for.
         with contextlib.suppress(OSError):
             self._changes.recv(_CHUNK)
         for family in ("-4", "-6") if self.with_ipv6 else ("-4",):
