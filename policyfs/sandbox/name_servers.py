@@ -20,10 +20,10 @@ from typing import Any
 
 from policyfs.sandbox.resolv_conf import PORT, name_servers, outside
 
-_MOST = 128
+_MOST = 256
 """Questions, and connections, at a time. More are dropped, as if they had been lost on the way."""
-_SECONDS = 30.0
-"""The longest that glibc's resolver can be told to wait (RES_MAXRETRANS)."""
+_SECONDS = 10.0
+"""For an answer, or the next part of one: twice what glibc's resolver waits (RES_TIMEOUT)."""
 _CHUNK = 1 << 16
 _STACK = 1 << 18
 
