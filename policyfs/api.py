@@ -35,6 +35,7 @@ from policyfs.agent.instructions import Instruction
 from policyfs.agent.workspace import TEMPLATE, workspace
 from policyfs.host import places
 from policyfs.host.errors import UserFault
+from policyfs.live.links import LinkWatch
 from policyfs.opening.load import PolicyOptions, root_notes, source_of
 from policyfs.opening.view import open_policy, root_of
 from policyfs.policy.levels import Level, Standing
@@ -243,9 +244,11 @@ class View:
         """A view of `source` under a policy that was loaded for it, or under options. Raises `UserFault`; ValueError for
         the policy of another tree."""
         self.policy = policy_for_source(source, policy)
-        """What it answers by."""
+        """What it answers by, and beyond it what links lead to that were made since it was loaded."""
         root = root_of(self.policy._source)
+        self._links = LinkWatch(self.policy._source)
         self._gate: Gate | None = Gate(root, self.policy._compiled, named=places.absolute(os.fsdecode(source)))
+        self._take(self._links.followed(self.policy._compiled))
         self._nearby: _instructions.Nearby | None = None
 
     def __enter__(self) -> View:
@@ -262,6 +265,7 @@ class View:
         gate, self._gate = self._gate, None
         if gate is not None:
             gate.close()
+            self._links.close()
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -412,7 +416,14 @@ class View:
     def _open_gate(self) -> Gate:
         if self._gate is None:
             raise ValueError("this view is closed")
+        if self._links.may_have_changed():
+            self._take(self._links.followed(self._gate.policy))
         return self._gate
+
+    def _take(self, policy: CompiledPolicy | None) -> None:
+        """Go by the policy that holds since the owner made a link on the way to what a rule names."""
+        if policy is not None and self._gate is not None:
+            self._gate.take(policy)
 
     def _path(self, path: PathText) -> ViewPath:
         return self.policy._path(path)

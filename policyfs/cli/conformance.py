@@ -19,6 +19,8 @@ import click
 from policyfs.agent.instructions import Instruction, Nearby, chain
 from policyfs.cli.options import OnceEach
 from policyfs.host import places
+from policyfs.host.ways import Walk
+from policyfs.opening.links import as_links_stand
 from policyfs.policy import permissions
 from policyfs.policy.levels import LEVELS, Standing
 from policyfs.policy.paths import HostPath, PathFault, ViewPath, below, from_text, host_path, view_path
@@ -106,7 +108,9 @@ def _instructions(request: Json) -> Json:
     with tempfile.TemporaryDirectory(prefix="policyfs-conformance-") as directory:
         source = places.real(host_path(os.fsencode(directory)))
         make_tree(source, request["tree"])
-        view = View(Root(source), Policy(session_of(request["session"]), Surroundings(source, homes=(_HOME,))))
+        session = session_of(request["session"])
+        surroundings = as_links_stand(session, Surroundings(source, homes=(_HOME,)), Walk())
+        view = View(Root(source), Policy(session, surroundings))
         try:
             before = [Instruction(**request["global"])] if "global" in request else []
             after = [Instruction(**extra) for extra in request.get("extra", [])]

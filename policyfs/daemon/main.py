@@ -190,8 +190,13 @@ async def _serve(
         operations.view.policy,
         request.policy_options,
         record=no_record if operations.journal is None else operations.journal.event,
+        at=HostPath(os.fsencode(request.mountpoint)),
     )
-    live.subscribe(switch.take)
+    live.subscribe(switch.take, switch.take_at_once)
+    if live.policy is not operations.view.policy:
+        # A link was made since the view was opened.
+        switch.take_at_once(live.policy)
+    operations.catch_up = live.catch_up
     control = Control(request, operations, live)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_follow_signals, live)
@@ -200,6 +205,7 @@ async def _serve(
         nursery.start_soon(operations.watch.look_at_unshown)
         nursery.start_soon(operations.memory.run)
         nursery.start_soon(live.expire)
+        nursery.start_soon(live.follow_links)
         nursery.start_soon(switch.follow)
         nursery.start_soon(prune_cold, operations.nodes, device)
         if operations.journal is not None:
@@ -214,6 +220,7 @@ async def _serve(
         if operations.journal is not None:
             operations.journal.event("unmount")
         nursery.cancel_scope.cancel()
+    live.close()
     operations.close()
     _report_end(operations.journal)
 

@@ -88,6 +88,7 @@ class Examination:
         self._note(self._machine.configuration.places)
         for above in self._above_source():
             self._found_from(above)
+        self._links_above_rules()
         waiting: list[tuple[ViewPath, Place, bool]] = [(ROOT, self._policy.root, False)]
         while waiting:
             path, place, installed = waiting.pop()
@@ -263,6 +264,38 @@ class Examination:
                     found.setdefault(path, reason)
         for path, reason in found.items():
             self._executed(path, self._policy.place(path), reason)
+
+    def _links_above_rules(self) -> None:
+        """Links on the way to what rules name, where they lead to a place that the view has."""
+        surroundings = self._policy.surroundings
+        found: dict[ViewPath, dict[bytes, ViewPath]] = {}
+        for place, further in surroundings.ways.items():
+            paths = [path for each in (place, *further) if (path := in_view(each, surroundings.source)) is not None]
+            for path in paths[:-1]:
+                link = self._link_above(path)
+                if link is not None:
+                    found.setdefault(link, {})[path] = paths[-1]
+        for link, rules in found.items():
+            self._find(
+                Kind.LINK, link, self._policy.place(link).level,
+                f"is a link on the way to what rules name: {several(sorted(rules))}; they hold where it leads, too: "
+                f"{several(sorted(set(rules.values())))}",
+                "put a directory in its place, or name in the rules where it leads; if it is not you who made it, look at "
+                "what is there before you work with it",
+                sorted(rules),
+            )  # fmt: skip
+
+    def _link_above(self, path: ViewPath) -> ViewPath | None:
+        """The first link on the way to a path, the path itself not counted."""
+        names = components(path)
+        for length in range(1, len(names)):
+            above = ViewPath(joined(names[:length]))
+            try:
+                if stat.S_ISLNK(self._root.stat(above).st_mode):
+                    return above
+            except OSError:
+                return None
+        return None
 
     def _many_names(self) -> None:
         objects: Counter[ViewPath] = Counter()

@@ -15,6 +15,7 @@ class Kind(enum.Enum):
 
     TRACKED = "tracked-hidden"
     NAMES = "many-names"
+    LINK = "link-above-rule"
     FOLDING = "case-folding"
     EXECUTED = "executed"
     SET_ID = "set-id"
@@ -30,6 +31,7 @@ class Kind(enum.Enum):
 _TITLES = {
     Kind.TRACKED: "git holds what the policy hides: its names and its contents can be read from the repository",
     Kind.NAMES: "a file with more names than one is hidden, or protected, under some of them only",
+    Kind.LINK: "a link stands where rules name something below it: your own programs follow it away from what they name",
     Kind.FOLDING: "the source takes `Name` and `NAME` for one file, so a hidden name has many spellings",
     Kind.EXECUTED: "a session may change what your own tools execute outside the view",
     Kind.SET_ID: "programs that run with another user's rights; a view shows no set-id bit and lets nobody write to them",

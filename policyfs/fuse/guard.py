@@ -40,6 +40,7 @@ def guarded(
         operations: Any = arguments[0]
         operations.requests += 1
         try:
+            operations.catch_up()
             return await handler(*arguments, **named)
         except Refused as refused:
             if not refused.absent:

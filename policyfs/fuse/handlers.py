@@ -72,6 +72,8 @@ class Operations(pyfuse3.Operations):
     kept = 0
     """Requests since the mount began; how many were refused, and how many answered from attributes kept."""
     journal: Journal | None = None
+    catch_up: Callable[[], None] = staticmethod(lambda: None)
+    """Called before each request is answered: what another changed that the answer depends on is known after it."""
 
     def __init__(
         self,

@@ -70,6 +70,11 @@ class PolicySwitch:
         """Go over to another policy. When this returns, nothing answers by the old one."""
         await self._tell(self._operations.nodes.judge_anew(lambda: self._operations.view.take(policy)))
 
+    def take_at_once(self, policy: Policy) -> None:
+        """The same without waiting for the kernel, in the middle of a request: no later request is answered by the old
+        policy. With the epoch the kernel looks all names up anew; attributes and pages are dropped a moment later."""
+        self._judged_differently(self._operations.nodes.judge_anew(lambda: self._operations.view.take(policy)))
+
     async def follow(self) -> None:
         """Tell the kernel of what a handler found to be judged differently. Runs until cancelled."""
         while True:

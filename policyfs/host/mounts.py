@@ -118,10 +118,15 @@ _SERVED = {
 """File systems that somebody else answers for, besides those of FUSE."""
 
 
+def is_served(mount: Mount) -> bool:
+    """Whether somebody else than this kernel answers for a file system: a server, or a process."""
+    return mount.type in _SERVED or mount.type.startswith("fuse")
+
+
 def is_local(place: HostPath, table: Sequence[Mount]) -> bool:
     """Whether a walk to a place asks this machine alone, by the table of mounts and the text of the path."""
     over = [mount for mount in table if below(place, mount.point) is not None]
-    return bool(over) and not any(mount.type in _SERVED or mount.type.startswith("fuse") for mount in over)
+    return bool(over) and not any(map(is_served, over))
 
 
 def tops(source: HostPath, number: int | None, table: Sequence[Mount]) -> tuple[HostPath, ...]:

@@ -26,7 +26,7 @@ import site
 import sys
 from collections.abc import Iterator
 
-from policyfs.host import places
+from policyfs.host.ways import on_the_way
 from policyfs.policy.paths import HostPath, below
 
 AUTHOR = "policyfs's own code"
@@ -61,7 +61,7 @@ def own_code() -> tuple[HostPath, ...]:
     for place in (*_packages(), *_interpreter(), *_programs()):
         # A relative entry means another place in each process; what is searched by an isolated one has none.
         if place.startswith("/"):
-            found.update(places.on_the_way(place))
+            found.update(on_the_way(place))
     outermost: list[HostPath] = []
     for found_place in sorted(found, key=lambda place: place.split(b"/")):
         if not outermost or below(found_place, outermost[-1]) is None:

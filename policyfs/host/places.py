@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import pwd
-from collections.abc import Iterable
 from pathlib import Path
 
 from policyfs.host.errors import Exit, UserFault
@@ -59,38 +58,6 @@ def is_there(place: HostPath) -> bool:
     except OSError:
         return True
     return True
-
-
-def on_the_way(name: str) -> list[HostPath]:
-    """What a file name leads through: every link that the kernel follows to reach the file, then the file, each by its
-    real path. Whoever changes one of them changes what the name means."""
-    pending = (working_directory() + b"/" + os.fsencode(name) if not name.startswith("/") else os.fsencode(name)).split(b"/")
-    found: dict[HostPath, None] = {}
-    current = b""
-    links = 0
-    # As many links as the kernel follows: MAXSYMLINKS, path_resolution(7).
-    while pending and links <= 40:
-        component = pending.pop(0)
-        if component in (b"", b"."):
-            continue
-        if component == b"..":
-            current = current.rpartition(b"/")[0]
-            continue
-        current += b"/" + component
-        try:
-            text = os.readlink(current)
-        except OSError:
-            continue
-        links += 1
-        found[HostPath(current)] = None
-        current = b"" if text.startswith(b"/") else current.rpartition(b"/")[0]
-        pending[:0] = text.split(b"/")
-    return [*found, HostPath(current or b"/")]
-
-
-def real_of(places: Iterable[HostPath]) -> dict[HostPath, HostPath]:
-    """Those of the places whose real path is another, with that path."""
-    return {place: behind for place in places if (behind := real(place)) != place}
 
 
 def working_directory() -> bytes:

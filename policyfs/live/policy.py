@@ -4,6 +4,9 @@ Theory. A change builds a new policy whole; an error in it changes nothing. Then
 subscriber takes it over in turn: the mount, which makes the kernel forget what was revoked, and whatever else answers by
 this policy. Only when all of them have taken it is the change acknowledged. So nothing answers by the old policy once
 `grant`, `revoke` or `reload` has returned. One change happens at a time.
+
+The owner changes it too, by a link on the way to what a rule names (`live.links`). Such a change is taken over at once, in
+the middle of a request, and nobody waits for an acknowledgement.
 """
 
 from __future__ import annotations
@@ -18,12 +21,13 @@ from dataclasses import dataclass
 import trio
 
 from policyfs.host.errors import Exit, UserFault
+from policyfs.live.links import LinkWatch
 from policyfs.opening.load import PolicyOptions
 from policyfs.opening.view import open_policy
 from policyfs.policy.levels import Level
-from policyfs.policy.paths import ViewPath, display
-from policyfs.policy.policy import Policy
-from policyfs.policy.session import SessionFaults
+from policyfs.policy.paths import HostPath, ViewPath, display
+from policyfs.policy.policy import Policy, Surroundings
+from policyfs.policy.session import Session, SessionFaults
 from policyfs.policy.tree import ConflictingRules
 from policyfs.source.root import Root
 
@@ -35,6 +39,9 @@ MAX_WAIT = 1.0
 
 Subscriber = Callable[[Policy], Awaitable[None]]
 """Takes a policy over: when it returns, nothing of it answers by the old one."""
+
+SubscriberAtOnce = Callable[[Policy], None]
+"""The same without waiting: no request that comes later is answered by the old one."""
 
 
 def no_record(what: str, **fields: str) -> None:
@@ -65,13 +72,26 @@ class LivePolicy:
     file: in force is what was read whole, whatever happened to the file since."""
 
     def __init__(
-        self, root: Root, policy: Policy, options: PolicyOptions, *, record: Callable[..., None] = no_record
+        self,
+        root: Root,
+        policy: Policy,
+        options: PolicyOptions,
+        *,
+        record: Callable[..., None] = no_record,
+        at: HostPath | None = None,
     ) -> None:
-        """`policy` is that of `options` on `root`. `record` takes each change as an event with its fields."""
+        """`policy` is that of `options` on `root`. `record` takes each change as an event with its fields. `at` is where the
+        view is mounted."""
         self._root = root
-        self._base = policy
+        self._session = policy.session
+        self._fold_case = policy.fold_case
         self._record = record
-        self._subscribers: list[Subscriber] = []
+        self._subscribers: list[tuple[Subscriber, SubscriberAtOnce]] = []
+        self._links = LinkWatch(root.source, at)
+        self._surroundings = self._links.look(policy.session, policy.surroundings)
+        """As they are now: with every place that a link has led to since the session was read."""
+        if self._surroundings is not policy.surroundings:
+            policy = Policy(policy.session, self._surroundings, fold_case=policy.fold_case)
         self.policy = policy
         """In force now."""
         self.epoch = 0
@@ -86,9 +106,32 @@ class LivePolicy:
         self._one_reload = trio.Lock()
         """Held while a session is read, too, so that the one that was asked for last is in force at last."""
 
-    def subscribe(self, subscriber: Subscriber) -> None:
-        """Call `subscriber` with every later policy, before its change is acknowledged."""
-        self._subscribers.append(subscriber)
+    def subscribe(self, subscriber: Subscriber, at_once: SubscriberAtOnce) -> None:
+        """Call `subscriber` with every later policy before its change is acknowledged, or `at_once` for a change that the
+        owner's links make."""
+        self._subscribers.append((subscriber, at_once))
+
+    def close(self) -> None:
+        """Watch no link any more."""
+        self._links.close()
+
+    def catch_up(self) -> None:
+        """Follow the links that the owner has made since the last call. To be called before anything is answered."""
+        if not self._links.may_have_changed():
+            return
+        policy = self._links.followed(self.policy)
+        if policy is not None:
+            self._surroundings = policy.surroundings
+            self.policy, self.epoch = policy, self.epoch + 1
+            for _, take_at_once in self._subscribers:
+                take_at_once(policy)
+
+    async def follow_links(self) -> None:
+        """Catch up also while nothing is asked: the kernel may answer by itself. Runs until cancelled."""
+        descriptor = self._links.fileno()
+        while descriptor is not None:
+            await trio.lowlevel.wait_readable(descriptor)
+            self.catch_up()
 
     async def reload(self, session_file: str | None = None) -> None:
         """Read the session anew, or another session file. Grants given live stay. Raises `UserFault`."""
@@ -100,9 +143,9 @@ class LivePolicy:
             # or behind a server that does not answer. What was granted ends in its time meanwhile, and can be revoked.
             base = await trio.to_thread.run_sync(open_policy, self._root, options, abandon_on_cancel=True)
             async with self._one_at_a_time:
-                if base.fold_case != self._base.fold_case:
+                if base.fold_case != self._fold_case:
                     raise UserFault(Exit.PLACE, "SOURCE has begun or ceased to fold case; mount it anew")
-                await self._go_to(base, self.grants, self.closed, options)
+                await self._go_to(base.session, base.surroundings, self.grants, self.closed, options)
                 self._record("reload", session_file=options.session_file or "command line")
 
     async def grant(self, path: ViewPath, level: Level, seconds: float | None) -> None:
@@ -110,7 +153,7 @@ class LivePolicy:
         async with self._one_at_a_time:
             until = None if seconds is None else now() + seconds
             grants = {**self.grants, path: LiveGrant(level, until)}
-            await self._go_to(self._base, grants, self.closed, self.options)
+            await self._go_to(self._session, self._surroundings, grants, self.closed, self.options)
             lasts = {} if seconds is None else {"seconds": f"{seconds:.10g}"}
             self._record("grant", path=_text(path), level=str(level), **lasts)
 
@@ -119,7 +162,8 @@ class LivePolicy:
         async with self._one_at_a_time:
             grants = dict(self.grants)
             ended = grants.pop(path, None)
-            await self._go_to(self._base, grants, self.closed if ended else self.closed | {path}, self.options)
+            closed = self.closed if ended else self.closed | {path}
+            await self._go_to(self._session, self._surroundings, grants, closed, self.options)
             self._record("revoke", path=_text(path))
 
     async def expire(self) -> None:
@@ -136,7 +180,7 @@ class LivePolicy:
                 left = {path: grant for path, grant in self.grants.items() if grant.until is None or grant.until > now()}
                 over = [path for path in self.grants if path not in left]
                 if over:
-                    await self._go_to(self._base, left, self.closed, self.options)
+                    await self._go_to(self._session, self._surroundings, left, self.closed, self.options)
                     for path in over:
                         self._record("expire", path=_text(path))
                     log.info("the time of %s is over", ", ".join(display(path) for path in over))
@@ -149,21 +193,28 @@ class LivePolicy:
         )
 
     async def _go_to(
-        self, base: Policy, grants: dict[ViewPath, LiveGrant], closed: frozenset[ViewPath], options: PolicyOptions
+        self,
+        session: Session,
+        surroundings: Surroundings,
+        grants: dict[ViewPath, LiveGrant],
+        closed: frozenset[ViewPath],
+        options: PolicyOptions,
     ) -> None:
         levels = dict.fromkeys(closed, Level.NONE) | {path: grant.level for path, grant in grants.items()}
-        policy = base
-        if levels:
-            try:
-                policy = Policy(base.session.with_options(levels), base.surroundings, fold_case=base.fold_case)
-            except (SessionFaults, ConflictingRules) as error:
-                raise UserFault(Exit.POLICY, f"this does not go with the session: {error}") from None
+        changed = session.with_options(levels)
+        surroundings = self._links.look(changed, surroundings)
+        try:
+            policy = Policy(changed, surroundings, fold_case=self._fold_case)
+        except (SessionFaults, ConflictingRules) as error:
+            raise UserFault(Exit.POLICY, f"this does not go with the session: {error}") from None
         # From here on the new policy is in force, even if a subscriber fails.
-        self._base, self.grants, self.closed, self.options = base, grants, closed, options
+        self._session, self._surroundings = session, surroundings
+        self.grants, self.closed, self.options = grants, closed, options
         self.policy, self.epoch = policy, self.epoch + 1
         self._grants_changed.set()
-        for subscriber in self._subscribers:
-            await subscriber(policy)
+        for subscriber, _ in self._subscribers:
+            # The one in force: the owner may have made another link meanwhile.
+            await subscriber(self.policy)
 
 
 def _text(path: ViewPath) -> str:

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 from policyfs.host import mounts, own_code, places
 from policyfs.host.errors import Exit, UserFault
+from policyfs.host.ways import Walk, on_the_way
 from policyfs.opening import git
+from policyfs.opening.links import as_links_stand
 from policyfs.policy.git import SOURCE as GIT_PROTECTION
 from policyfs.policy.git_places import Machine
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import ROOT, HostPath, PathFault, ViewPath, below, display, for_shell
-from policyfs.policy.policy import Policy, Surroundings, homes_of, host_places
+from policyfs.policy.policy import Policy, Surroundings, homes_of
 from policyfs.policy.roots import Roots, split_roots
 from policyfs.policy.session import Session, SessionFaults, denial_option, level_option, loads, loads_floors
 from policyfs.policy.tree import ConflictingRules
@@ -190,34 +192,26 @@ def _policy(
     if options.session_file is not None:
         files.append(options.session_file)
     floors[own_code.AUTHOR] = dict.fromkeys(own_code.own_code(), Level.RO)
-    own = places.own_places()
     found = git.Found({})
     views = _views()
     if session.protect_git:
         found = _look_for_git(root, source, session, (*homes, *other_homes), views)
         floors[GIT_PROTECTION] = found.floors
-    # These come with the links that lead to them: a directory behind one is not to be hidden whole.
-    named = [place for file in (*files, *options.own_files) for place in places.on_the_way(file)]
-    spoken_of = (
-        {*own}
-        | host_places(session, homes, other_homes)
-        | {place for source_floors in floors.values() for place in source_floors}
-    )
     surroundings = Surroundings(
         source=source,
         homes=homes,
         other_homes=other_homes,
-        real=places.real_of(place for place in spoken_of if not any(below(place, view) is not None for view in views)),
         floors=floors,
         elsewhere=elsewhere,
-        protected=(*own, *named),
+        own=places.own_places(),
+        files=tuple(map(os.fsencode, (*files, *options.own_files))),
         tops=tops,
         unwalked=places.unwalked_places(),
         git_directories=found.directories,
         git_programs_of_work_trees=found.programs_of_work_trees,
     )
     try:
-        return Policy(session, surroundings, fold_case=fold_case)
+        return Policy(session, as_links_stand(session, surroundings, Walk(closed=views)), fold_case=fold_case)
     except SessionFaults as error:
         raise UserFault(Exit.POLICY, *_lines(error)) from None
     except ConflictingRules as error:
@@ -297,7 +291,7 @@ def _text_of(name: str) -> str:
     shown = _shown(name) or "``"
     reason = None
     try:
-        if any(below(place, proc) is not None for proc in _proc_mounts() for place in places.on_the_way(name)):
+        if any(below(place, proc) is not None for proc in _proc_mounts() for place in on_the_way(name)):
             reason = "leads through /proc, and so each process to another file"
         else:
             with open(name, "rb", opener=_never_waiting) as file:

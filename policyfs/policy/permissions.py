@@ -3,7 +3,7 @@
 A function here takes places, never paths: that is what keeps an answer from depending on what exists. `None` means that
 the policy has nothing against it; the source may still refuse.
 
-A place with rules below it (`Place.children`) is a directory or nothing. Were it a link, what the rules name would be
+A place with rules below it (`Place.leads`) is a directory or nothing. Were it a link, what the rules name would be
 reached where the link leads, and other rules hold there. So nothing but a directory is made there, and what stands there is
 neither removed nor moved. The answer is the same whether anything is there or not.
 
@@ -73,7 +73,7 @@ def access(place: Place, wanted: int) -> Refusal | None:
 def create(parent: Place, child: Place, *, directory: bool) -> Refusal | None:
     """Make a name: create, mkdir, mknod, symlink, the new name of link. `directory` says that a directory is to be made."""
     refused = new_name(parent, child)
-    if refused is None and child.children and not directory:
+    if refused is None and child.leads and not directory:
         return _outranked(Refusal.RULES_BELOW, parent)
     return refused
 
@@ -94,7 +94,7 @@ def taken(parent: Place) -> Refusal:
 def remove(parent: Place, child: Place, *, directory: bool, unknown_missing: bool) -> Refusal | None:
     """Take a name away: unlink, or rmdir with `directory`."""
     refused = old_name(parent, child, unknown_missing=unknown_missing)
-    if refused is None and (child.children or (directory and child.named)):
+    if refused is None and (child.leads or (directory and child.named)):
         return _outranked(Refusal.NAMED_BY_RULE, parent)
     return refused
 
@@ -127,7 +127,7 @@ def move(old_parent: Place, old: Place, new_parent: Place, new: Place) -> Refusa
     """What a rename answers once the old name may be taken away and the new one made: nothing may change its level by
     moving, neither the thing itself nor what lies below it, nor its part in a git directory. Whether it is a directory is
     not asked: with rules below, it is one, or it is what is not to stand there."""
-    crosses = old.level is not new.level or not old.git.may_become(new.git) or old.children or new.children
+    crosses = old.level is not new.level or not old.git.may_become(new.git) or old.leads or new.leads
     if not crosses:
         return None
     return _outranked(_outranked(Refusal.CROSSES_RULES, old_parent), new_parent)

@@ -18,6 +18,7 @@ from policyfs.policy.paths import (
     components,
     from_text,
     host_path,
+    joined,
     view_path,
 )
 from policyfs.policy.refusals import Refusal
@@ -35,26 +36,44 @@ class Surroundings:
 
     `source` is SOURCE's real path. `homes` are the home's names: as the user has it, and its real path where that
     differs. `other_homes` are homes that `~` does not stand for, whose credentials are closed all the same: who mounts
-    /home as root, or by sudo, has HOME=/root. `real` gives the real path of places that are reached through a link.
-    `floors` are the floor sources beyond the session, by name. `elsewhere` are the parts of SOURCE, by their paths in the
-    view, that mounts show at other places too, with those places: what closes a place closes it by every path to it, what
-    opens it only by its own. `protected` are places that no view shows. `tops` are the mountpoints of SOURCE's file system,
+    /home as root, or by sudo, has HOME=/root. `floors` are the floor sources beyond the session, by name. `elsewhere` are
+    the parts of SOURCE, by their paths in the view, that mounts show at other places too, with those places: what closes
+    a place closes it by every path to it, what opens it only by its own. `own` are policyfs's own places, which no view
+    shows. `files` are the session file and the files of floors, as they were named; `protected` are further places that
+    no view shows: those files, and each link that leads to one. `tops` are the mountpoints of SOURCE's file system,
     beneath which credentials are looked for that have another name in SOURCE, and `unwalked` the places where none is.
     `git_directories` are git directories by another name than `.git`, and `git_programs_of_work_trees` says that the owner's
     own git configuration, which holds in every repository, names programs by a path in the work tree.
+
+    `ways` gives, for places that are reached through symbolic links, the further paths by which they are, in the order in
+    which a walk comes by them; the last is the real path. `crossed` are the places that such a walk goes into and leaves
+    again. Both are only ever added to while a view is open: what was guarded once stays guarded.
     """
 
     source: HostPath
     homes: tuple[HostPath, ...] = ()
     other_homes: tuple[HostPath, ...] = ()
-    real: Mapping[HostPath, HostPath] = field(default_factory=dict)
     floors: Mapping[str, Mapping[HostPath, Level]] = field(default_factory=dict)
     elsewhere: tuple[tuple[ViewPath, HostPath], ...] = ()
+    own: tuple[HostPath, ...] = ()
+    files: tuple[bytes, ...] = ()
     protected: tuple[HostPath, ...] = ()
     tops: tuple[HostPath, ...] = (HostPath(b"/"),)
     unwalked: tuple[HostPath, ...] = ()
     git_directories: tuple[HostPath, ...] = ()
     git_programs_of_work_trees: bool = False
+    ways: Mapping[HostPath, tuple[HostPath, ...]] = field(default_factory=dict)
+    crossed: tuple[HostPath, ...] = ()
+
+    def led_from(self, place: HostPath) -> tuple[HostPath, tuple[HostPath, ...]]:
+        """The path of a place that a rule on it means, and the further ones to which links lead from there.
+
+        Links outside SOURCE are taken for other names of the place: a home that is a link, a mountpoint. A link inside is
+        another matter. What stands there may change, and a rule that opens a path does not open what the path leads to.
+        """
+        paths = (place, *self.ways.get(place, ()))
+        meant = next((at for at, path in enumerate(paths) if denylist.in_view(path, self.source) is not None), 0)
+        return paths[meant], paths[meant + 1 :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,45 +212,53 @@ class Policy:
 def _rules(session: Session, surroundings: Surroundings) -> Rules:
     """A session's rules as paths of the view: places of the host translated, roots made grants."""
     faults: list[Fault] = []
-    denied = [
-        DeniedHostPath(place, Denial(place.decode("utf-8", "surrogateescape"), PROTECTED))
-        for place in surroundings.protected
-    ]
+    led_from = [_protected(place) for place in surroundings.own]
     if session.deny.defaults:
         for home in surroundings.homes:
-            denied += denylist.built_in_places(home)
+            led_from += denylist.built_in_places(home)
         for home in surroundings.other_homes:
-            denied += denylist.built_in_places_of_another(home)
+            led_from += denylist.built_in_places_of_another(home)
     denied_paths: list[DeniedPath] = []
+    led_to: list[DeniedHostPath] = []
     for text in session.deny.paths:
         denial = Denial(text, "session")
         if text.startswith("/"):
-            denied_paths.append(DeniedPath(view_path(from_text(text)), denial))
+            path = view_path(from_text(text))
+            denied_paths.append(DeniedPath(path, denial))
+            led_to += [DeniedHostPath(further, denial) for further in _led_from(path, surroundings)]
         else:
-            denied += [DeniedHostPath(place, denial) for place in _home_places(text, surroundings, faults, "deny.paths")]
+            led_from += [DeniedHostPath(place, denial) for place in _home_places(text, surroundings, faults, "deny.paths")]
+    # What a file of policyfs's own leads through is closed as it is: a directory behind such a link is not closed whole.
+    denied = [_protected(place) for place in surroundings.protected] + led_from
     denied += [
-        DeniedHostPath(surroundings.real[place.path], place.denial) for place in denied if place.path in surroundings.real
+        DeniedHostPath(further, place.denial) for place in led_from for further in surroundings.ways.get(place.path, ())
     ]
     names = [(glob, Denial(glob, "session")) for glob in session.deny.names]
     names += [(f"*{extension}", Denial(f"*{extension}", "session")) for extension in session.deny.extensions]
     grants = {**_root_grants(session, surroundings, faults), **session.grants}
     floors = [Floor(path, level) for path, level in session.floors.items()]
+    for path, level in [*session.floors.items(), *_lowering(grants)]:
+        floors += _floors_led_to("session", path, _led_from(path, surroundings), level, surroundings)
     for author, places in surroundings.floors.items():
         floors += _translated_floors(author, places, surroundings)
     if faults:
         raise SessionFaults("session", faults)
-    for part, other in surroundings.elsewhere:
-        denied_paths += denylist.translated(denied, other, part)
+    crossed: list[ViewPath] = []
+    for source, part in reversed(_seen(surroundings)):
+        denied_paths += denylist.translated(led_to + denied, source, part)
+        seen = (denylist.in_view(place, source, part) for place in surroundings.crossed)
+        crossed += [path for path in seen if path is not None]
     return Rules(
         grants=[Grant(path, level) for path, level in grants.items()],
         floors=floors,
         boundary=session.boundary,
-        denied_paths=denied_paths + denylist.translated(denied, surroundings.source),
+        denied_paths=denied_paths,
         denied_names=names,
         built_in_names=denylist.built_in_names() if session.deny.defaults else (),
         excepted_names=session.deny.exceptions,
         git=_git_parts(surroundings) if session.protect_git else None,
         denied_places=denied,
+        crossed=crossed,
     )
 
 
@@ -248,6 +275,45 @@ def _git_parts(surroundings: Surroundings) -> dict[ViewPath, git.Part]:
         if rest is not None:
             parts.setdefault(ViewPath(b"/" + rest), git.REPOSITORY)
     return parts
+def _protected(place: HostPath) -> DeniedHostPath:
+    return DeniedHostPath(place, Denial(place.decode("utf-8", "surrogateescape"), PROTECTED))
+
+
+def _seen(surroundings: Surroundings) -> list[tuple[HostPath, ViewPath]]:
+    """The places of the host that a view shows something of, each with the path in the view at which it is seen."""
+    return [(surroundings.source, ROOT), *((other, part) for part, other in surroundings.elsewhere)]
+
+
+def _led_from(path: ViewPath, surroundings: Surroundings) -> tuple[HostPath, ...]:
+    """The further paths to which links lead from a path of the view."""
+    return surroundings.ways.get(_on_host(path, surroundings), ())
+
+
+def _on_host(path: ViewPath, surroundings: Surroundings) -> HostPath:
+    return host_path(surroundings.source + path)
+
+
+def _lowering(grants: Mapping[ViewPath, Level]) -> Iterator[tuple[ViewPath, Level]]:
+    """The grants that give less than the one above them."""
+    for path, level in grants.items():
+        names = components(path)
+        nearest = (ViewPath(joined(names[:length])) for length in range(len(names) - 1, -1, -1))
+        above = next((grants[each] for each in nearest if each in grants), None)
+        if above is not None and level < above:
+            yield path, level
+
+
+def _floors_led_to(
+    author: str, rule: bytes, led_to: Sequence[HostPath], level: Level, surroundings: Surroundings
+) -> list[Floor]:
+    """Floors for what a rule leads to by links. Each is a source of floors of its own: it lowers, and raises nothing."""
+    told = f"{author}: {rule.decode('utf-8', 'surrogateescape')} leads here"
+    return [
+        Floor(path, level, told)
+        for source, part in _seen(surroundings)
+        for place in led_to
+        if (path := denylist.in_view(place, source, part)) is not None
+    ]
 
 
 def _home_places(text: str, surroundings: Surroundings, faults: list[Fault], key: str) -> list[HostPath]:
@@ -271,19 +337,21 @@ def _root_grants(session: Session, surroundings: Surroundings, faults: list[Faul
     ):
         for text in roots:
             for place in _home_places(text, surroundings, faults, key):
-                for spelling in {place, surroundings.real.get(place, place)}:
-                    path = denylist.in_view(spelling, surroundings.source)
-                    if path is not None:
-                        grants[path] = max(level, grants.get(path, level))
+                path = denylist.in_view(surroundings.led_from(place)[0], surroundings.source)
+                if path is not None:
+                    grants[path] = max(level, grants.get(path, level))
     return grants
 
 
 def _translated_floors(author: str, places: Mapping[HostPath, Level], surroundings: Surroundings) -> list[Floor]:
     """One floor source in the view. By what other paths say of SOURCE or a part of it, a level is only ever lowered."""
-    spelled = [
-        (spelling, level) for place, level in places.items() for spelling in {place, surroundings.real.get(place, place)}
-    ]
-    floors = _floors_below(author, spelled, surroundings.source, ROOT)
+    meant, spelled, floors = [], [], []
+    for place, level in places.items():
+        path, led_to = surroundings.led_from(place)
+        meant.append((path, level))
+        spelled += [(each, level) for each in (place, *surroundings.ways.get(place, ()))]
+        floors += _floors_led_to(author, place, led_to, level, surroundings)
+    floors += _floors_below(author, meant, surroundings.source, ROOT)
     for part, other in surroundings.elsewhere:
         here = host_path(surroundings.source + part)
         # A place above both paths has been heard by the view's own, under which a nearer one may stand.
@@ -320,16 +388,20 @@ def homes_of(home: HostPath, real: HostPath) -> tuple[HostPath, ...]:
     return (home,) if home == real else (home, real)
 
 
-def host_places(session: Session, homes: Sequence[HostPath], other_homes: Sequence[HostPath] = ()) -> set[HostPath]:
-    """Every place of the host that a session's rules speak of: those whose real path a `Surroundings` wants."""
-    places: set[HostPath] = set()
+def named_places(session: Session, surroundings: Surroundings) -> set[HostPath]:
+    """Every place of the host that the rules of a view name, and that is to be guarded wherever links lead from it: the
+    keys of `Surroundings.ways`. A rule that is no place is left out: a policy tells what is wrong with it."""
+    places = {*surroundings.own, *(place for floors in surroundings.floors.values() for place in floors)}
+    faults: list[Fault] = []
     if session.deny.defaults:
-        for home in (*homes, *other_homes):
+        for home in (*surroundings.homes, *surroundings.other_homes):
             places |= {denied.path for denied in denylist.built_in_places(home)}
-    for text in (*session.deny.paths, *session.read_roots, *session.write_roots):
-        for home in homes:
-            try:
-                places.add(host_path(from_text(text), home))
-            except PathFault:
-                continue
-    return places
+    for text in session.deny.paths:
+        if text.startswith("/"):
+            places.add(_on_host(view_path(from_text(text)), surroundings))
+        else:
+            places.update(_home_places(text, surroundings, faults, "deny.paths"))
+    for text in (*session.read_roots, *session.write_roots):
+        places.update(_home_places(text, surroundings, faults, "roots"))
+    grants = {**_root_grants(session, surroundings, faults), **session.grants}
+    return places | {_on_host(path, surroundings) for path, _ in (*session.floors.items(), *_lowering(grants))}

@@ -109,6 +109,8 @@ class Rules:
     git: Mapping[ViewPath, Part] | None = None
     """The parts of paths that their text does not tell: of `/` where SOURCE lies in a git directory, and of git directories
     by another name than `.git`. None where git is not protected."""
+    crossed: Sequence[ViewPath] = ()
+    """What the way to a denied path, or to one with a floor, leads through: what stands there stays, and is a directory."""
 
     denied_places: Sequence[DeniedHostPath] = ()
     """The host's places behind `denied_paths`, the view's or not: no link may lead out to one."""

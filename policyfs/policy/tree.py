@@ -33,11 +33,13 @@ class ConflictingRules(ValueError):
 class Place:
     """Where a path stands in the tree of rules, with the answer for it. Compared by identity, never changed once built.
 
-    `named` is true where a grant or floor names exactly this path; a rule strictly below shows as `children`. `git` is the
-    part that the path has in a git directory, `base` the place that it would be if that part capped nothing.
+    `named` is true where a grant or floor names exactly this path; a rule strictly below shows as `children`. `leads` is
+    true where a rule names something below, and where the way to what a rule names leads through: only a directory stands
+    there, and what stands there stays. `git` is the part that the path has in a git directory, `base` the place that it
+    would be if that part capped nothing.
     """
 
-    __slots__ = ("base", "children", "considered", "git", "level", "named", "rest", "rule", "standing")
+    __slots__ = ("base", "children", "considered", "git", "leads", "level", "named", "rest", "rule", "standing")
 
     level: Level
     standing: Standing
@@ -46,6 +48,7 @@ class Place:
     named: bool
     git: Part
     base: Place
+    leads: bool
     children: dict[str | bytes, Place]
     rest: Place
 
@@ -58,6 +61,7 @@ class Place:
         self.rule = rule
         self.considered = considered
         self.named = named
+        self.leads = False
         self.children = {}
         self.standing = Standing.HIDDEN if level is Level.NONE else Standing.VISIBLE
         self.rest = self
@@ -69,7 +73,7 @@ class Place:
 class _Branch:
     """What the rules say of one path, before it is known what it inherits. `name` is the last of the path, as written."""
 
-    __slots__ = ("boundary", "children", "denial", "floors", "git", "grant", "name")
+    __slots__ = ("boundary", "children", "crossed", "denial", "floors", "git", "grant", "name")
 
     def __init__(self, name: bytes) -> None:
         self.name = name
@@ -77,6 +81,7 @@ class _Branch:
         self.grant: Grant | None = None
         self.floors: dict[str, Floor] = {}
         self.boundary = False
+        self.crossed = False
         self.denial: Denial | None = None
         self.git: Part | None = None
 
@@ -226,6 +231,8 @@ class Compiled:
             branch.floors[floor.source] = floor
         for denied in rules.denied_paths:
             at(denied.path).denial = denied.denial
+        for crossed in rules.crossed:
+            at(crossed).crossed = True
         at(rules.boundary).boundary = True
         for path, part in (rules.git or {}).items():
             at(path).git = part
@@ -244,8 +251,9 @@ class Compiled:
         built = [place]
         while waiting:
             branch, state, place = waiting.pop()
+            place.leads = branch.crossed or bool(branch.children)
             # The root is never its own rest: it can be a passage where nothing below it is open.
-            if branch.children or place.named or branch is root or place.git.otherwise is not place.git:
+            if place.leads or place.named or branch is root or place.git.otherwise is not place.git:
                 rest = place.git.otherwise
                 place.rest = Place(place.level, place.rule, place.considered, named=False, git=rest)
             if state.denial is not None:

@@ -373,6 +373,36 @@ def test_links_are_followed_and_judged_where_they_land(view: View, tree: Path) -
 # -- a view as a whole ---------------------------------------------------------------------------------------------------
 
 
+def test_a_rule_follows_a_link_that_is_made_meanwhile(view: View, tree: Path) -> None:
+    """What the owner's programs reach through a link is closed from the next call on, and for as long as the view is open;
+    a view that is opened later has it closed from the start."""
+    (tree / "Notes" / "Private").rename(tree / "moved")
+    (tree / "Notes" / "kept").mkdir()
+    (tree / "Notes" / "Private").symlink_to("kept")
+    (tree / "Notes" / "kept" / "p.md").write_text("secret")
+    assert refused(view.read, "/Notes/kept/p.md")[0] == "ENOENT"
+    assert [entry.name for entry in view.list("/Notes")] == ["sub", "a.md"]
+    assert view.explain("/Notes/kept").rule == "floor /Notes/kept = none (session: /Notes/Private leads here)"
+    (tree / "Notes" / "Private").unlink()
+    assert refused(view.write, "/Notes/kept/q.md", "")[0] == "ENOENT"
+    assert view.read_text("/Notes/a.md") == "a\n"
+    (tree / "Notes" / "Private").symlink_to("kept")
+    with View(tree, Policy.load(tree, grants=GRANTS)) as later:
+        assert refused(later.read, "/Notes/kept/p.md")[0] == "ENOENT"
+
+
+def test_no_link_is_made_where_a_rule_names_something_below(tree: Path) -> None:
+    """A directory is, and it stays; the text says why."""
+    with View(tree, Policy.load(tree, grants={"/Notes": "stage", "/Notes/new/Private": "none"})) as view:
+        text = "a rule names something below /Notes/new, so nothing but a directory can be made there."
+        for act in (lambda: view.write("/Notes/new", "x"), lambda: view.move("/Notes/a.md", "/Notes/new")):
+            assert refused(act)[0] in ("EACCES", "EXDEV")
+        assert refused(view.write, "/Notes/new", "x") == ("EACCES", f"Only a directory: {text}")
+        view.make_directory("/Notes/new")
+        assert refused(view.remove, "/Notes/new")[0] == "EBUSY"
+        assert refused(view.make_directory, "/Notes/new/Private")[0] == "EACCES"
+
+
 def test_instructions_and_what_reading_hands_over(view: View) -> None:
     """The chain is the view's; nearby files are handed over once for a view."""
     assert [(found.path, found.text) for found in view.instructions()] == [("AGENTS.md", "root")]

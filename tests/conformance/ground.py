@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from policyfs.host.ways import Walk
+from policyfs.opening.links import as_links_stand
 from policyfs.policy.levels import LEVELS
 from policyfs.policy.paths import HostPath, from_text
 from policyfs.policy.policy import Policy, Surroundings
@@ -138,7 +140,7 @@ def _toml(value: Any) -> str:
 
 
 def policy_of(case: Case, ground: Ground) -> Policy:
-    """The policy of a case's session, with nothing of the machine looked at."""
+    """The policy of a case's session, with nothing of the machine looked at but where links of the tree lead."""
     floors = {
         f"floors {number}": {HostPath(ground.on_host(path)): LEVELS[level] for path, level in each.items()}
         for number, each in enumerate(case.floors)
@@ -146,4 +148,5 @@ def policy_of(case: Case, ground: Ground) -> Policy:
     surroundings = Surroundings(
         HostPath(os.fsencode(ground.source)), homes=(HostPath(os.fsencode(ground.home)),), floors=floors
     )
-    return Policy(loads(session_file(case.session), case.id), surroundings)
+    session = loads(session_file(case.session), case.id)
+    return Policy(session, as_links_stand(session, surroundings, Walk()))

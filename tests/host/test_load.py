@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from policyfs.host import places
+from policyfs.host import places, ways
 from policyfs.host.errors import Exit, UserFault
 from policyfs.opening.load import PolicyOptions, policy_for, session_of, source_of
 from policyfs.policy.levels import Level, Standing
@@ -354,7 +354,7 @@ def test_a_loop_of_links_ends(home: Path, source: Path) -> None:
     """A name that leads nowhere is a fault, in bounded time."""
     (source / "a").symlink_to("b")
     (source / "b").symlink_to("a")
-    assert len(places.on_the_way(str(source / "a"))) <= 3
+    assert len(ways.on_the_way(str(source / "a"))) <= 3
     (message,) = fault_of(source, session_file=str(source / "a"))
     assert "Too many levels of symbolic links" in message
 

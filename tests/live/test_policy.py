@@ -43,7 +43,7 @@ Live = tuple[LivePolicy, list[tuple[str, dict[str, str]]]]
 
 
 @pytest.fixture
-def live(root: Root, session: Path) -> Live:
+def live(root: Root, session: Path) -> Iterator[Live]:
     """A policy in force, and the events that it records."""
     events: list[tuple[str, dict[str, str]]] = []
     options = PolicyOptions(session_file=str(session))
@@ -51,7 +51,13 @@ def live(root: Root, session: Path) -> Live:
     def record(what: str, **fields: str) -> None:
         events.append((what, fields))
 
-    return LivePolicy(root, open_policy(root, options), options, record=record), events
+    policy = LivePolicy(root, open_policy(root, options), options, record=record)
+    yield policy, events
+    policy.close()
+
+
+def not_at_once(_: Policy) -> None:
+    raise AssertionError("no link was made")
 
 
 def run(main: Callable[[], Awaitable[None]]) -> None:
@@ -72,8 +78,8 @@ def test_every_subscriber_has_taken_a_change_over_when_it_returns(live: Live) ->
         return take
 
     async def main() -> None:
-        policy.subscribe(subscriber("one"))
-        policy.subscribe(subscriber("other"))
+        policy.subscribe(subscriber("one"), not_at_once)
+        policy.subscribe(subscriber("other"), not_at_once)
         await policy.grant(A, Level.STAGE, None)
         assert taken == [("one", Level.STAGE), ("other", Level.STAGE)]
         await policy.revoke(A)
@@ -93,7 +99,7 @@ def test_an_error_changes_nothing(live: Live, session: Path) -> None:
         raise AssertionError("nothing was to change")
 
     async def main() -> None:
-        policy.subscribe(refuse)
+        policy.subscribe(refuse, not_at_once)
         session.write_text("[grants]\n/ = rw\n")
         with pytest.raises(UserFault):
             await policy.reload()
@@ -131,7 +137,7 @@ def test_changes_at_once_come_one_after_the_other(live: Live) -> None:
         at_work -= 1
 
     async def main() -> None:
-        policy.subscribe(take)
+        policy.subscribe(take, not_at_once)
         async with trio.open_nursery() as nursery:
             for number in range(5):
                 nursery.start_soon(policy.grant, view_path(b"/%d" % number), Level.STAGE, None)

@@ -41,6 +41,7 @@ class Reference:
     built_in_names: list[str]
     excepted_names: list[str]
     unknown_missing: bool = False
+    crossed: list[str] = dataclasses.field(default_factory=list)
 
     def denied(self, path: str) -> bool:
         """The denylist matches the path or any directory above it."""
@@ -68,6 +69,11 @@ class Reference:
         """The paths strictly below this one that a rule names."""
         named = [rule for rule, _ in [*self.grants, *(floor for floors in self.floors.values() for floor in floors)]]
         return [rule for rule in [*named, self.boundary, *self.denied_paths] if rule != path and covers(path, rule)]
+
+    def leads(self, path: str) -> bool:
+        """Rule move-5: whether only a directory stands here, since a rule names something below, or since the way to what
+        a rule names goes by here or below."""
+        return bool(self.rules_below(path)) or any(covers(path, crossed) for crossed in self.crossed)
 
     def standing(self, path: str) -> str:
         """Visible, a passage (none, with something visible below, or the root), or hidden. Were a path without a rule
@@ -98,7 +104,7 @@ class Reference:
     def create(self, path: str, *, directory: bool) -> str | None:
         """Rules make-1 to make-3 and make-6."""
         refused = self.new_name(path)
-        return refused or (self.outranked("EACCES", path) if self.rules_below(path) and not directory else None)
+        return refused or (self.outranked("EACCES", path) if self.leads(path) and not directory else None)
 
     def new_name(self, path: str) -> str | None:
         """Making a name, whatever it is to be the name of."""
@@ -111,7 +117,7 @@ class Reference:
 
     def remove(self, path: str, *, directory: bool) -> str | None:
         """Rules remove-1, remove-2, remove-4 and remove-5."""
-        stays = bool(self.rules_below(path)) or (directory and self.is_named(path))
+        stays = self.leads(path) or (directory and self.is_named(path))
         return self.old_name(path) or (self.outranked("EBUSY", path) if stays else None)
 
     def old_name(self, path: str) -> str | None:
@@ -136,7 +142,7 @@ class Reference:
             return refused
         if directory and self.is_named(old):
             return self.outranked("EBUSY", old)
-        crosses = self.level(old) != self.level(new) or self.rules_below(old) or self.rules_below(new)
+        crosses = self.level(old) != self.level(new) or self.leads(old) or self.leads(new)
         return self.outranked("EXDEV", old, new) if crosses else None
 
     def outranked(self, code: str, *paths: str) -> str:

@@ -36,6 +36,7 @@ class RuleSet:
     excepted_names: list[str]
     fold_case: bool = False
     unknown_missing: bool = False
+    crossed: list[str] = dataclasses.field(default_factory=list)
 
     def rules(self) -> Rules:
         """The set as the compiled policy takes it."""
@@ -47,6 +48,7 @@ class RuleSet:
             denied_names=[(glob, Denial(glob, "session")) for glob in self.denied_names],
             built_in_names=[(glob, Denial(glob, "built-in denylist")) for glob in self.built_in_names],
             excepted_names=self.excepted_names,
+            crossed=[view(path) for path in self.crossed],
         )
 
     def compiled(self) -> Compiled:
@@ -65,6 +67,7 @@ class RuleSet:
             self.built_in_names,
             self.excepted_names,
             self.unknown_missing,
+            [spell(path) for path in self.crossed],
         )
 
     def asked(self, path: str) -> str:
@@ -122,4 +125,5 @@ def rule_sets(draw: st.DrawFn) -> RuleSet:
         excepted_names=draw(st.sampled_from([[], ["cacert.pem"]])),
         fold_case=fold_case,
         unknown_missing=draw(st.booleans()),
+        crossed=draw(st.lists(below_root, max_size=1)),
     )

@@ -137,6 +137,7 @@ def test_the_examples_reach_every_answer() -> None:
         denied_names=[],
         built_in_names=["*.pem"],
         excepted_names=["cacert.pem"],
+        crossed=["/A/a/b"],
     )
     asked, reference = Asked(rules), rules.reference()
     answers: dict[str, set[str | None]] = {}

@@ -9,7 +9,7 @@ import pytest
 from policyfs.policy.denylist import in_view
 from policyfs.policy.levels import Level, Standing
 from policyfs.policy.paths import HostPath, ViewPath
-from policyfs.policy.policy import Answer, Explanation, Policy, Surroundings, homes_of, host_places
+from policyfs.policy.policy import Answer, Explanation, Policy, Surroundings, homes_of, named_places
 from policyfs.policy.refusals import Refusal
 from policyfs.policy.rules import Boundary, Decision, Denial, Floor, Grant, NoGrant
 from policyfs.policy.session import Deny, Fault, Session, SessionFaults
@@ -178,15 +178,70 @@ def test_a_policy_remembers_what_it_was_made_of(fold_case: bool) -> None:
 def test_a_place_behind_a_link_is_where_the_link_leads() -> None:
     """A denied place, a root and a floor hold where a link leads, and under the name that was written."""
     inside = {name: HostPath(b"/srv/tree/" + name) for name in (b"keys", b"read", b"write", b"low")}
-    behind = {HostPath(HOME + b"/" + name): place for name, place in inside.items()}
+    ways = {HostPath(HOME + b"/" + name): (place,) for name, place in inside.items()}
     surroundings = Surroundings(
-        SOURCE, homes=(HOME,), real=behind, floors={"site": {HostPath(b"/home/ada/low"): Level.NONE}}
+        SOURCE, homes=(HOME,), ways=ways, floors={"site": {HostPath(b"/home/ada/low"): Level.NONE}}
     )
     roots = {"read_roots": ("~/read",), "write_roots": ("~/write",)}
     policy = opening({"/low": Level.RO, "/keys": Level.RO}, surroundings, deny=Deny(paths=("~/keys",)), **roots)
     levels = {b"/keys": Level.NONE, b"/read": Level.RO, b"/write": Level.STAGE, b"/low": Level.NONE}
     assert {path: policy.decide(ViewPath(path)).level for path in levels} == levels
     assert {HOME + b"/keys", inside[b"keys"]} <= set(policy.denied_places)
+
+
+def test_a_rule_that_closes_holds_wherever_links_lead() -> None:
+    """A denied path, a floor, and a grant of less than what is above it hold on every further path of what they name. A
+    grant of more opens nothing there, a floor of more raises nothing, and the reason says where the link leads from."""
+    ways = {
+        HostPath(SOURCE + rule): tuple(HostPath(led_to + rule) for led_to in (SOURCE + b"/pub", b"/out", SOURCE + b"/w"))
+        for rule in (b"/none", b"/less", b"/more", b"/floor", b"/denied", b"/low/high")
+    }
+    policy = opening(
+        {"/": Level.RO, "/pub": Level.STAGE, "/none": Level.NONE, "/pub/x": Level.STAGE, "/more": Level.COMMIT}
+        | {"/w": Level.STAGE, "/w/less": Level.COMMIT, "/less": Level.NONE, "/less/open": Level.COMMIT},
+        Surroundings(SOURCE, ways=ways, floors={"site": {HostPath(b"/srv/tree/low"): Level.NONE}}),
+        floors={view("/floor"): Level.RO, view("/low"): Level.RO, view("/low/high"): Level.COMMIT},
+        deny=Deny(paths=("/denied",)),
+    )
+    expected = {"/none": 0, "/less": 0, "/denied": 0, "/floor": 1, "/low/high": 2, "/more": 2}
+    for led_to in ("/pub", "/w"):
+        for below in ("", "/x", "/open"):
+            levels = {rule: policy.place(view(f"{led_to}{rule}{below}")).level for rule in expected}
+            assert levels == expected
+    assert str(policy.decide(view("/pub/none/k")).rule) == "floor /pub/none = none (session: /none leads here)"
+    assert str(policy.decide(view("/pub/denied")).rule) == "denylist /denied (session)"
+
+
+def test_a_rule_that_opens_follows_no_link_inside_the_source() -> None:
+    """A root, and a higher floor of a floors file, mean the first path of a place that the view has: a home that is a link.
+    Whoever could put a link there later would choose what else is opened."""
+    linked, home, led_to = HostPath(b"/l/x"), HostPath(b"/srv/tree/x"), HostPath(b"/srv/tree/elsewhere")
+    ways = {linked: (home, led_to), home: (led_to,)}
+    floors = {"site": {SOURCE: Level.RO, linked: Level.COMMIT}}
+    for place in ("/l/x", "/srv/tree/x"):
+        policy = opening({}, Surroundings(SOURCE, ways=ways), write_roots=(place,))
+        assert [policy.place(view(path)).level for path in ("/x", "/elsewhere")] == [2, 0]
+    capped = opening({"/": Level.COMMIT}, Surroundings(SOURCE, ways=ways, floors=floors))
+    assert [capped.place(view(path)).level for path in ("/x", "/elsewhere", "/other")] == [3, 1, 1]
+
+
+def test_a_rule_led_to_holds_by_every_path_that_a_mount_gives_it() -> None:
+    """A link may lead to a part of SOURCE by another path that a mount gives it."""
+    ways = {HostPath(SOURCE + b"/a"): (HostPath(b"/other/k"),)}
+    elsewhere = ((ViewPath(b"/part"), HostPath(b"/other")),)
+    for rules in ({"deny": Deny(paths=("/a",))}, {"floors": {view("/a"): Level.NONE}}):
+        policy = opening({"/": Level.RO}, Surroundings(SOURCE, ways=ways, elsewhere=elsewhere), **rules)
+        assert [policy.place(view(path)).level for path in ("/a", "/part/k/x", "/part", "/k")] == [0, 0, 1, 1]
+
+
+def test_what_a_way_crosses_stays() -> None:
+    """What is walked through and left by `..` is no place of a rule, and yet holds like what leads to one, for itself and
+    not for what is below it."""
+    policy = opening({"/": Level.STAGE}, Surroundings(SOURCE, crossed=(HostPath(b"/srv/tree/a/b"), HostPath(b"/out"))))
+    leads = {path: policy.place(view(path)).leads for path in ("/", "/a", "/a/b", "/a/b/c", "/a/c", "/out")}
+    assert leads == {"/": True, "/a": True, "/a/b": True, "/a/b/c": False, "/a/c": False, "/out": False}
+    assert policy.place(view("/a/b")).level is Level.STAGE
+    assert policy.granted() == [(b"/", Level.STAGE)]
 
 
 def test_the_nearest_floor_above_the_source_holds() -> None:
@@ -208,7 +263,7 @@ def test_two_floors_of_one_source_on_one_path(first: Level) -> None:
     """Where two places of the machine are one path of the view, the lower level holds, whichever comes first."""
     second = Level.STAGE if first is Level.NONE else Level.NONE
     inside, alias = HostPath(b"/srv/tree/a"), HostPath(b"/alias")
-    surroundings = Surroundings(SOURCE, real={alias: inside}, floors={"site": {inside: first, alias: second}})
+    surroundings = Surroundings(SOURCE, ways={alias: (inside,)}, floors={"site": {inside: first, alias: second}})
     assert opening({"/": Level.COMMIT}, surroundings).decide(view("/a")).level is Level.NONE
 
 
@@ -218,7 +273,7 @@ def test_a_place_that_a_mount_shows_elsewhere_too() -> None:
 
     def levels(part: bytes, other: bytes, *paths: str) -> list[Level]:
         surroundings = Surroundings(
-            SOURCE, homes=(HOME,), elsewhere=((ViewPath(part), HostPath(other)),), protected=(HostPath(HOME + b"/own"),)
+            SOURCE, homes=(HOME,), elsewhere=((ViewPath(part), HostPath(other)),), own=(HostPath(HOME + b"/own"),)
         )
         policy = opening({"/": Level.RO}, surroundings, write_roots=("~/root",), deny=Deny(paths=("~/keys",)))
         return [policy.decide(view(path)).level for path in paths]
@@ -292,10 +347,18 @@ def test_the_names_of_a_home() -> None:
 
 def test_the_places_that_a_session_speaks_of() -> None:
     """Every place of every home that a rule names, built in or the session's own, and every other place of the host."""
-    session = Session(deny=Deny(defaults=False, paths=("~/d", "/v")), read_roots=("~/r",), write_roots=("relative", "/w"))
-    assert host_places(session, [HOME, OTHER_HOME]) == {
+    session = Session(
+        grants={view("/"): Level.STAGE, view("/a"): Level.STAGE, view("/a/b/c"): Level.RO, view("/a/b/c/d"): Level.COMMIT},
+        floors={view("/f"): Level.COMMIT},
+        deny=Deny(defaults=False, paths=("~/d", "/v")),
+        read_roots=("~/r",),
+        write_roots=("relative", "/w"),
+    )
+    homes = Surroundings(SOURCE, homes=(HOME, OTHER_HOME), own=(HostPath(b"/o"),), floors={"site": {HOME: Level.RO}})
+    assert named_places(session, homes) == {
         *(home + below for home in (HOME, OTHER_HOME) for below in (b"/d", b"/r")),
-        b"/v", b"/w",
+        *(SOURCE + below for below in (b"/v", b"/f", b"/a/b/c")),
+        HOME, b"/o", b"/w",
     }  # fmt: skip
-    built_in = host_places(Session(), [HOME, OTHER_HOME])
+    built_in = named_places(Session(), homes)
     assert {home + below for home in (HOME, OTHER_HOME) for below in (b"/.ssh", b"/.config/gh")} <= built_in

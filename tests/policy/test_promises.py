@@ -171,7 +171,7 @@ def test_where_a_rule_names_something_below_a_directory_stays_and_nothing_else_c
     (parent, at), (other_parent, beside) = (
         (place(compiled, above(each)), place(compiled, each)) for each in (path, other)
     )
-    if not at.children or path == other:
+    if not at.leads or path == other:
         return
     assert permissions.create(parent, at, directory=False)
     assert permissions.link(beside, parent, at)
