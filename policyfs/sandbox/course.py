@@ -99,4 +99,4 @@ class Course:
             self._look_seconds = min(2 * self._look_seconds, _LONGEST_LOOK_SECONDS)
         if self._command_ended:
             self.status = command.status()
-            self._patience.command_ended(time.monotonic())
+            self._patience.command_ended(time.monotonic(), status_known=self.status is not None)

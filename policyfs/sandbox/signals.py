@@ -32,7 +32,7 @@ INSIST_TIMES, INSIST_SECONDS = 3, 3.0
 (`docker run` gives up at the third)."""
 
 END_SECONDS = 2.0
-"""For the sandbox to be gone once the command has ended, before it is ended by force. Its status is known by then."""
+"""For the sandbox to be gone once the command has ended and its status is known, before it is ended by force."""
 
 _SIGSET_SIZE = 128
 """sizeof(sigset_t) of glibc and musl."""
@@ -125,9 +125,10 @@ class Patience:
         elif arrival.number in ASK_TO_END:
             self._wait_until(now + STOP_SECONDS)
 
-    def command_ended(self, now: float) -> None:
-        """The command has ended. What it started is killed with it, which takes a moment."""
-        self._wait_until(now + END_SECONDS)
+    def command_ended(self, now: float, *, status_known: bool) -> None:
+        """The command has ended. What it started is killed with it, which takes a moment. If only the first process of the
+        sandbox knows the status, it is given more time to tell it: on a busy machine it may have to wait for its turn."""
+        self._wait_until(now + (END_SECONDS if status_known else STOP_SECONDS))
 
     def _wait_until(self, then: float) -> None:
         self.deadline = then if self.deadline is None else min(self.deadline, then)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from policyfs.sandbox.signals import children
 from tests.mount import harness
 from tests.mount.harness import PROGRAM, Person, absent, until
 
@@ -142,6 +143,18 @@ def ground(person: Person, source: Path | None = None) -> Iterator[Ground]:
             if mount.point.startswith(os.fsencode(made.state)):
                 made.person.unmount(Path(os.fsdecode(mount.point)), lazily=True)
         shutil.rmtree(source, ignore_errors=True)
+
+
+def bubblewrap_of(run: subprocess.Popen[bytes]) -> int | None:
+    """The bubblewrap that a run's command is in, by its number; None where it is not there, or no more."""
+    for aide in children(run.pid):
+        for child in children(aide):
+            try:
+                if b"--json-status-fd" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    return child
+            except OSError:
+                continue
+    return None
 
 
 def ran(done: subprocess.CompletedProcess[str], status: int = 0) -> str:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from policyfs.sandbox.signals import STOP_SECONDS, Arrival, Patience, children
+from policyfs.sandbox.signals import STOP_SECONDS, Arrival, Patience, children, status_fields
 from tests.mount.harness import PROGRAM, until
-from tests.sandbox.runs import PYTHON, Ground
+from tests.sandbox.runs import PYTHON, Ground, bubblewrap_of
 
 _OPEN = """
 from policyfs.cli import main
@@ -139,20 +139,19 @@ def test_a_first_process_that_stands_still(tree: Ground) -> None:
     assert run.stdin is not None
     assert run.stdout is not None
     assert run.stdout.readline() == b"ready\n"
-    os.kill(_first_process(run), signal.SIGSTOP)
+    first = _first_process(run)
+    os.kill(first, signal.SIGSTOP)
+    # Before it stands it could still wait for the command, and keep the status to itself.
+    until(lambda: (status_fields(first) or [b"gone"])[0] == b"T", "the first process to stand still")
     run.communicate(b"\n", timeout=30)
     assert run.returncode == 7
     assert not tree.leftovers()
 
 
 def _first_process(run: subprocess.Popen[bytes]) -> int:
-    (found,) = [
-        first
-        for aide in children(run.pid)
-        for bubblewrap in children(aide)
-        if b"bwrap" in Path(f"/proc/{bubblewrap}/cmdline").read_bytes()
-        for first in children(bubblewrap)
-    ]
+    bubblewrap = bubblewrap_of(run)
+    assert bubblewrap is not None
+    (found,) = children(bubblewrap)
     return found
 
 
@@ -216,7 +215,10 @@ def test_the_end_of_the_command_is_waited_for_less_long() -> None:
     """What is nearer counts."""
     patience = Patience()
     patience.heard(Arrival(signal.SIGTERM, typed=False), 0.0)
-    patience.command_ended(1.0)
+    patience.command_ended(1.0, status_known=True)
     assert patience.deadline == 3.0
-    patience.command_ended(2.0)
+    patience.command_ended(2.0, status_known=True)
     assert patience.deadline == 3.0
+    patience = Patience()
+    patience.command_ended(1.0, status_known=False)
+    assert patience.deadline == 1.0 + STOP_SECONDS

@@ -18,9 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from policyfs.sandbox.signals import children
 from tests.mount.harness import PATIENCE, absent, until
-from tests.sandbox.runs import PYTHON, Ground
+from tests.sandbox.runs import PYTHON, Ground, bubblewrap_of
 
 KINDS = ("pipe", "fifo", "stream socket", "file", "device", "terminal")
 
@@ -234,7 +233,7 @@ def test_what_was_written_is_delivered_to_a_reader_that_takes_its_time(one_tree:
     run = one_tree.start("sh", "-c", "echo end; : > yard/done; exit 3", cwd=one_tree.source, stdout=writing)
     os.close(writing)
     until((one_tree.source / "yard/done").exists, "the command to write")
-    until(lambda: _is_gone(run), "the sandbox to end")
+    until(lambda: bubblewrap_of(run) is None, "the sandbox to end")
     with pytest.raises(subprocess.TimeoutExpired):
         # Longer than a terminal that takes nothing would be waited for.
         run.wait(6)
@@ -254,14 +253,9 @@ def test_a_signal_ends_the_wait_for_a_reader(one_tree: Ground, number: signal.Si
     until(lambda: _waiting_in(run.stdout.fileno()) >= full, "the reader's pipe to be full")
     run.stdin.write(b"\n")
     run.stdin.close()
-    until(lambda: _is_gone(run), "the sandbox to end")
+    until(lambda: bubblewrap_of(run) is None, "the sandbox to end")
     run.send_signal(number)
     assert run.wait(30) == 128 + number
-
-
-def _is_gone(run: subprocess.Popen[bytes]) -> bool:
-    """Whether nothing of the sandbox of a run is left, which was there before."""
-    return not any(children(aide) for aide in children(run.pid))
 
 
 def _waiting_in(pipe: int) -> int:
