@@ -153,11 +153,12 @@ def test_a_root_of_a_session_file_may_hold_a_comma(home: Path, tmp_path: Path) -
     }
 
 
-def test_a_root_behind_a_link_opens_where_it_leads(home: Path, tmp_path: Path) -> None:
-    """A root that is a link opens the place it leads to, and a home that is a link has its roots under the real path."""
+def test_a_root_follows_no_link_inside_source(home: Path) -> None:
+    """A root that is a link in SOURCE opens the path that is written, not where the link leads: a session that plants the link
+    would choose what the next one may change."""
     (home / "real").mkdir()
     (home / "link").symlink_to("real")
-    assert levels(policy_of(home, write_roots=("~/link",)), "/real", "/link") == {"/real": "stage", "/link": "stage"}
+    assert levels(policy_of(home, write_roots=("~/link",)), "/real", "/link") == {"/real": "none", "/link": "stage"}
 
 
 def test_a_home_behind_a_link(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
