@@ -154,7 +154,7 @@ def test_a_root_of_a_session_file_may_hold_a_comma(home: Path, tmp_path: Path) -
 
 
 def test_a_root_follows_no_link_inside_source(home: Path) -> None:
-    """A root that is a link in SOURCE opens the path that is written, not where the link leads: a session that plants the link
+    """A root that is a link in SOURCE opens the path that is written, not where it leads: a session that plants the link
     would choose what the next one may change."""
     (home / "real").mkdir()
     (home / "link").symlink_to("real")
