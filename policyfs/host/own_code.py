@@ -35,8 +35,7 @@ AUTHOR = "policyfs's own code"
 PROGRAMS = (
     "policyfs", "mount.fuse.policyfs",
     "bwrap", "fusermount3", "umount", "setsid", "slirp4netns",
-    "bash", "cat", "cut", "env", "readlink", "sha256sum",
-)  # fmt: skip
+    "bash", "cat", "cut", "env", "readlink", "sha256sum", "ip", "setpriv")  # fmt: skip
 """What policyfs and its scripts start by name once all is installed."""
 
 _SYSTEM = tuple(
