@@ -106,7 +106,7 @@ static void stat_name(struct counts *mine, const char *path, int is_hidden_name)
   mine->tried++;
   if (!lstat(at(view, path), &status)) {
     mine->through++;
-    if (is_hidden_name || S_ISLNK(status.st_mode) || status.st_size == SECRET_SIZE) mine->names++;
+    if (is_hidden_name || (!S_ISLNK(status.st_mode) && status.st_size == SECRET_SIZE)) mine->names++;
   }
   mine->tried++;
   if (!stat(at(view, path), &status)) {
