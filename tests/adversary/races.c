@@ -95,12 +95,12 @@ static void list_directory(struct counts *mine, const char *path, int links_are_
   mine->through++;
   for (struct dirent *entry; (entry = readdir(directory));) {
     judge_name(mine, entry->d_name);
-    if (links_are_hidden && entry->d_type == DT_LNK) mine->names++;
+    (void)links_are_hidden;
   }
   closedir(directory);
 }
 
-/* Every link in these trees lands on something hidden, so none is ever to be seen. */
+/* A link is shown at its own level; what following it gives is what must stay hidden. */
 static void stat_name(struct counts *mine, const char *path, int is_hidden_name) {
   struct stat status;
   mine->tried++;
@@ -120,7 +120,7 @@ static void stat_name(struct counts *mine, const char *path, int is_hidden_name)
 static void read_link(struct counts *mine, const char *path) {
   char text[256];
   mine->tried++;
-  if (readlink(at(view, path), text, sizeof text) >= 0) mine->names++;
+  if (readlink(at(view, path), text, sizeof text) >= 0) mine->through++;
   else if (errno == EINVAL) mine->through++; /* there, and no link */
 }
 
