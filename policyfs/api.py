@@ -155,6 +155,7 @@ class Policy:
         read_roots: str | Iterable[str] = (),
         write_roots: str | Iterable[str] = (),
         preset: str | None = None,
+        protect_git: bool | None = None,
     ) -> Policy:
         """The policy of the view of `source`, a directory on this machine. Everything else is what the options of the
         same names say on the command line (rule session-2):
@@ -166,6 +167,8 @@ class Policy:
         * `read_roots`, `write_roots`: texts of places on this machine, each split on newlines and commas
           (rules root-1 to root-3); an entry that is none is told in `notes`.
         * `preset`: `"home"` is the one of rule root-1.
+        * `protect_git`: whether what the session does may make the owner's git execute anything new (rule session-4); None
+          leaves it to the session file.
 
         Raises `UserFault` with every fault found; then there is no policy.
         """
@@ -182,6 +185,7 @@ class Policy:
                 read_roots=_texts(read_roots),
                 write_roots=_texts(write_roots),
                 preset=preset,
+                protect_git=protect_git,
             ),
         )
 

@@ -32,6 +32,7 @@ several times."""
 
 WORDS = {
     "allow_case_folding": ("--allow-case-folding",),
+    "protect_git": ("--protect-git",),
     # Nothing in a view is above its floor, so this is what makes all of it read-only.
     "ro": ("--floor", "/=ro"),
 }

@@ -369,8 +369,7 @@ class Examination:
             self._open_repositories.append(path)
             self._find(
                 Kind.EXECUTED, path, place.level, reason,
-                "protect git: `[git] protect = true` in the session file, or --protect-git; or keep it from being changed: "
-                f"--floor {for_shell(path)}=ro",
+                "protect git: `[git] protect = true` in the session file, or --protect-git; floors inside it are not enough",
             )  # fmt: skip
 
     def _found_from(self, work_tree: HostPath) -> None:

@@ -29,6 +29,7 @@ PROGRAM = f"'{sys.executable}' -I -c 'from policyfs.cli.mount_helper import main
         ('session="/etc/a,b.toml",rw', Asked(("--session", "/etc/a,b.toml"))),
         ("grant=/=ro,grant=/a b=stage", Asked(("--grant", "/=ro", "--grant", "/a b=stage"))),
         ("read_root=~,write_root=~/Downloads", Asked(("--read-root", "~", "--write-root", "~/Downloads"))),
+        ("protect_git", Asked(("--protect-git",))),
         ("ro,allow_case_folding", Asked(("--floor", "/=ro", "--allow-case-folding"))),
         ("setuid=me,preset=home", Asked(("--preset", "home"), "me")),
     ],
