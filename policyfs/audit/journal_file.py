@@ -18,6 +18,7 @@ Nothing is synced: what the kernel has survives the daemon, and a journal that w
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import logging
@@ -46,6 +47,8 @@ MAX_FILES = 200
 
 _MUTEX_TIMEOUT = 2.0
 """Seconds to wait for another thread, which only a disk that hangs holds for longer."""
+_NEW = 60.0
+"""Seconds for which a file without a line is taken for one whose daemon is about to write its first."""
 _AT_ONCE = 64
 _PAUSE = 0.0001
 """After so many lines made, so many seconds of rest. Python's lock is otherwise kept for 5 ms (`sys.setswitchinterval`)
@@ -178,17 +181,20 @@ class JournalFile:
             os.unlink(self._journal / name)
             self._close()
             raise
-        self._remove_oldest(name)
+        self._make_room(name)
 
-    def _remove_oldest(self, current: str) -> None:
-        files = [(file, file.lstat().st_size) for file in files_of(self._journal) if file.name != current]
-        total, count = sum(size for _, size in files), len(files) + 1
-        for file, size in files:
-            if total + self._max_bytes <= self._max_total and count <= MAX_FILES:
-                return
-            if not _is_written(file):
-                os.unlink(file)
-                total, count = total - size, count - 1
+    def _make_room(self, current: str) -> None:
+        """Make room, unless another daemon does so: of two at once, one would meet the file that the other looks at, take
+        it for one that is written, and remove a younger one before it."""
+        directory = os.open(self._journal, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        else:
+            _remove_oldest(self._journal, current, self._max_total - self._max_bytes)
+        finally:
+            os.close(directory)
 
     def _write(self, items: list[Item], names: Names) -> int:
         """Write as many items as this file takes, at least one, and give how many these were. Raises OSError where not even
@@ -227,16 +233,38 @@ class JournalFile:
         self._descriptor = -1
 
 
+def _remove_oldest(journal: Path, current: str, most: int) -> None:
+    """Remove the oldest files until all but the current one have no more than `most` bytes and no more than `MAX_FILES` are
+    left. Files that are written stay. Raises OSError."""
+    sizes = {}
+    for file in files_of(journal):
+        with contextlib.suppress(FileNotFoundError):
+            sizes[file] = file.lstat().st_size
+    sizes.pop(journal / current, None)
+    total, count = sum(sizes.values()), len(sizes) + 1
+    for file, size in sizes.items():
+        if total <= most and count <= MAX_FILES:
+            return
+        # A person who removes files meanwhile is no trouble.
+        with contextlib.suppress(FileNotFoundError):
+            if _is_written(file):
+                continue
+            os.unlink(file)
+        total, count = total - size, count - 1
+
+
 def _is_written(file: Path) -> bool:
-    """Whether a daemon still writes a file: it holds a lock on it, flock(2), which ends with it."""
+    """Whether a daemon still writes a file: it holds a lock on it, flock(2), which ends with it; or the file is empty and
+    new, and the daemon is about to take the lock."""
     descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        status = os.fstat(descriptor)
     except BlockingIOError:
         return True
     finally:
         os.close(descriptor)
-    return False
+    return status.st_size == 0 and abs(time.time() - status.st_mtime) < _NEW
 
 
 def _time_of(items: list[Item]) -> int:

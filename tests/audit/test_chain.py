@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -63,6 +64,35 @@ def test_a_file_that_is_written_does_not_go(path: Path) -> None:
     assert (found(path), quiet.lost) == ([], 0)
     write(path, *(b"/%d" % number for number in range(50)), max_bytes=1000, max_total=3000)
     assert file not in files_of(path)
+
+
+def test_one_daemon_makes_room_at_a_time(path: Path) -> None:
+    """Of two at once, one would take the file that the other looks at for one that is written, and remove a younger one
+    before it: a gap in a chain."""
+    write(path, *(b"/%d" % number for number in range(50)), max_bytes=1000)
+    before = files_of(path)
+    other = os.open(path, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    write(path, b"/last", max_bytes=1000, max_total=3000)
+    assert files_of(path)[:-1] == before
+    os.close(other)
+    write(path, b"/last", max_bytes=1000, max_total=3000)
+    assert len(files_of(path)) < len(before)
+    assert found(path) == []
+
+
+def test_a_file_that_is_about_to_be_locked_stays(path: Path) -> None:
+    """An empty file is one whose daemon has no lock on it yet, unless it is old: then the daemon was killed."""
+    path.mkdir(mode=0o700, parents=True)
+    new, old = path / "20200101T000000.000000001-1.jsonl", path / "20200101T000000.000000002-1.jsonl"
+    new.touch()
+    write(path, *(b"/%d" % number for number in range(50)), max_bytes=1000, max_total=3000)
+    assert files_of(path)[0] == new
+    old.touch()
+    os.utime(old, (0, 0))
+    write(path, *(b"/%d" % number for number in range(50)), max_bytes=1000, max_total=3000)
+    assert new in files_of(path)
+    assert old not in files_of(path)
 
 
 def test_a_reader_can_hold_all_files_open(path: Path) -> None:
