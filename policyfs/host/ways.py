@@ -63,7 +63,8 @@ class Walk:
                 crossed[step] = None
             else:
                 paths[HostPath(b"/".join((step, *reversed(pending))))] = None
-            if step in self._instead:
+            # A rule that names the mountpoint itself, and through no link, does not mean what the view shows there.
+            if step in self._instead and (pending or followed):
                 current = self._instead[step].rstrip(b"/")
                 continue
             text = self._text(HostPath(current or b"/"), part, step)

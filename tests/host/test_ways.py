@@ -94,6 +94,9 @@ def test_another_directory_is_walked_instead_of_a_mountpoint(at: Path) -> None:
     (at / "to").symlink_to(at / "v" / "l" / "x")
     paths = way_to(at, "to", closed=[point], instead={point: source})[0]
     assert paths == ["to", "v/l/x", "source/l/x", "source/d/x"]
+    (at / "whole").symlink_to(at / "v")
+    assert way_to(at, "whole", closed=[point], instead={point: source})[0][-1] == "source"
+    assert way_to(at, "v", closed=[point], instead={point: source})[0] == ["v"], "the mountpoint itself is meant"
 
 
 def test_the_names_that_were_looked_up_are_told(at: Path) -> None:
