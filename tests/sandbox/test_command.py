@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,10 @@ def test_a_first_process_that_stands_still(tree: Ground) -> None:
     assert not tree.leftovers()
 
 
+def _is_stopped(process: int) -> bool:
+    return (status_fields(process) or [b"gone"])[0] == b"T"
+
+
 def _first_process(run: subprocess.Popen[bytes]) -> int:
     bubblewrap = bubblewrap_of(run)
     assert bubblewrap is not None
@@ -168,6 +173,11 @@ def test_a_command_that_does_not_listen_is_ended(tree: Ground) -> None:
     for run in runs:
         assert run.stdout is not None
         assert run.stdout.readline() == b"ready\n"
+    for run, (script, _) in zip(runs, cases, strict=True):
+        if script is stopped:
+            # Between its line and its stop it would hear.
+            (command,) = children(_first_process(run))
+            until(partial(_is_stopped, command), "the command to be stopped")
     begin = time.monotonic()
     for run, (_, number) in zip(runs, cases, strict=True):
         run.send_signal(number)
