@@ -290,8 +290,8 @@ class View:
         listing = gate.listing(location)
         try:
             entries = []
-            for name in listing.names:
-                attributes = listing.entry(name)
+            names = listing.read()
+            for name, attributes in zip(names, listing.entries(names), strict=True):
                 if attributes is not None:
                     here = gate.child(location, name)
                     entries.append(Entry(_text(name), _text(here.path), _kind(attributes), here.place.level))

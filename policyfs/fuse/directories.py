@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import stat
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import pyfuse3
 from pyfuse3 import EntryAttributes, FileNameT, InodeT
 
 from policyfs.fuse.handles import DirectoryHandle
+from policyfs.fuse.names import Names, Room
 from policyfs.fuse.nodes import Node
 from policyfs.fuse.source_watch import this_minute
 from policyfs.policy.levels import Standing
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 _DOTS = 2
 """Entries of a listing before the names: `.` and `..`."""
+_AT_ONCE = 16
+"""Entries looked up before it is asked where their directory stands. To ask takes as long as to look one up; what was looked
+up and does not fit into the reply was in vain."""
 
 
 class Listings:
@@ -33,13 +38,14 @@ class Listings:
         self._operations = operations
         self._nodes = operations.nodes
         self._view = operations.view
+        self._room = Room(operations.watch.give_up_names)
 
     def opened(self, node: Node) -> DirectoryHandle:
         """An open directory, with its names as they are now."""
         names, listing = self._names(node)
         return DirectoryHandle(node, names, listing, self._nodes.epoch)
 
-    def _names(self, node: Node) -> tuple[list[Name], Listing | None]:
+    def _names(self, node: Node) -> tuple[Names, Listing | None]:
         """The names in a directory as they are now, and the listing where it had to be made."""
         watched = self._operations.watch.look_into(node)
         if watched is not None and watched.names is not None:
@@ -47,9 +53,14 @@ class Listings:
             self._operations.on(node, self._view.may_list)
             return watched.names, None
         listing = self._operations.on(node, self._view.listing)
+        try:
+            names = self._room.take(listing.read())
+        except BaseException:
+            listing.close()
+            raise
         if watched is not None:
-            watched.names = listing.names
-        return listing.names, listing
+            watched.names = names
+        return names, listing
 
     def behind(self, handle: DirectoryHandle) -> Listing:
         """The listing of an open directory, made where it was not needed yet."""
@@ -60,18 +71,19 @@ class Listings:
     def read(self, handle: DirectoryHandle, start: int, token: pyfuse3.ReaddirToken) -> None:
         """Fill a reply with the entries from a position on, as many as it takes."""
         place = self._bring_up_to_date(handle, start)
-        directory, names = handle.node, handle.names
+        directory, listed = handle.node, handle.names.listed
         judge = self._view.policy.child
         known = {} if directory.watched is None else directory.watched.known
         minute = this_minute()
+        looked_up: dict[Name, Attributes | None] = {}
         position = start
         try:
             while position < _DOTS:
                 if not pyfuse3.readdir_reply(token, *_dot(directory, position), position + 1):
                     return
                 position += 1
-            while position < len(names) + _DOTS:
-                name = names[position - _DOTS]
+            while position < len(listed) + _DOTS:
+                name = listed[position - _DOTS]
                 # A position that was given is kept whatever became of its name, for the sake of those behind it: telldir(3).
                 again = position < handle.given
                 if again and judge(place, name).standing is not Standing.VISIBLE:
@@ -80,19 +92,19 @@ class Listings:
                 node = known.get(name)
                 if node is not None and node.entry is not None and node.kept_in == minute:
                     if not pyfuse3.readdir_reply(token, FileNameT(name), node.entry, position + 1):
+                        handle.fitted = position - start
                         return
                     node.lookups += 1
                 else:
-                    listing = self.behind(handle)
-                    attributes = listing.entry(name)
-                    if attributes is None:
-                        # Nothing that may be shown: it takes no position, or the gap would tell of it.
-                        if again:
-                            position += 1
-                        else:
-                            del names[position - _DOTS]
+                    if name not in looked_up:
+                        looked_up = self._looked_up(handle, position, position - start, minute)
+                        listed = handle.names.listed
                         continue
-                    if not self._told(token, directory, name, listing.place(name), attributes, position + 1):
+                    attributes = looked_up[name]
+                    if attributes is not None and not self._told(
+                        token, directory, name, self.behind(handle).place(name), attributes, position + 1
+                    ):
+                        handle.fitted = position - start
                         return
                 position += 1
                 handle.given = max(handle.given, position)
@@ -100,6 +112,34 @@ class Listings:
             # What is in the reply was counted, and is to be sent: the next request meets the error first.
             if position == start:
                 raise
+
+    def _looked_up(
+        self, handle: DirectoryHandle, position: int, in_reply: int, minute: int
+    ) -> dict[Name, Attributes | None]:
+        """What the names from a position on stand for now, about as many as the reply still takes; those that are not kept.
+        What nothing stands behind that may be shown is taken off the list, where its position was not given yet: a gap
+        would tell of it."""
+        many = _AT_ONCE if handle.fitted <= in_reply else min(_AT_ONCE, handle.fitted - in_reply)
+        again = position < handle.given
+        first = position - _DOTS
+        last = min(first + many, handle.given - _DOTS) if again else first + many
+        names = handle.names.listed[first:last]
+        known = {} if handle.node.watched is None else handle.node.watched.known
+        asked = []
+        for name in names:
+            node = known.get(name)
+            if node is None or node.entry is None or node.kept_in != minute:
+                asked.append(name)
+        found = dict(zip(asked, self.behind(handle).entries(asked), strict=True))
+        if not again and None in found.values():
+            self._own(handle)[first:last] = [name for name in names if name not in found or found[name] is not None]
+        return found
+
+    def _own(self, handle: DirectoryHandle) -> list[Name]:
+        """A handle's names, to be changed: no other stream has them then."""
+        if handle.names is handle.as_read:
+            handle.names = self._room.copy(handle.as_read)
+        return handle.names.listed
 
     def _bring_up_to_date(self, handle: DirectoryHandle, start: int) -> Place:
         directory = handle.node
@@ -113,17 +153,32 @@ class Listings:
         if start == 0 and (handle.given or not as_read):
             # rewinddir(3): the stream is to show what is there now. The kernel does not say that it rewound what nobody
             # has read from; then what was changed since it was opened counts.
-            handle.close_listing()
-            names, handle.listing = self._names(directory)
-            handle.as_read, handle.names, handle.epoch, handle.given = names, list(names), self._nodes.epoch, 0
+            self._read_anew(handle)
         if handle.epoch != self._nodes.epoch:
             # Judged by a policy that is gone.
             judge = self._view.policy.child
             given = max(0, max(start, handle.given) - _DOTS)
-            handle.names[given:] = [name for name in handle.names[given:] if judge(place, name).standing is Standing.VISIBLE]
+            to_come = handle.names.listed[given:]
+            left = [name for name in to_come if judge(place, name).standing is Standing.VISIBLE]
+            if len(left) < len(to_come):
+                self._own(handle)[given:] = left
             handle.close_listing()
             handle.epoch = self._nodes.epoch
         return place
+
+    def _read_anew(self, handle: DirectoryHandle) -> None:
+        try:
+            names, listing = self._names(handle.node)
+        except OSError as error:
+            if error.errno != errno.ENFILE:
+                raise
+            # No room for other names: those that it has are still true but for what has come since.
+        else:
+            handle.close_listing()
+            handle.names = handle.as_read = names
+            handle.listing = listing
+            handle.epoch = self._nodes.epoch
+        handle.given = 0
 
     def _told(
         self,

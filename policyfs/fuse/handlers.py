@@ -162,7 +162,9 @@ class Operations(pyfuse3.Operations):
                 if not node.files:
                     raise
                 open_by = node.files[-1]
-                if operation not in self._looks and self.view.root.stands_at(open_by.descriptor) != self.nodes.path(node):
+                if operation not in self._looks and not self.view.root.stands_at(
+                    open_by.descriptor, self.nodes.path(node)
+                ):
                     raise
                 return operation(self.nodes.location(node), *arguments, expect=open_by, **named)
         return self._on_otherwise(node, operation, *arguments, **named)
@@ -328,7 +330,9 @@ class Operations(pyfuse3.Operations):
 
     @guarded
     async def releasedir(self, fh: FileHandleT) -> None:
+        size = self.directories.get(fh).names.size
         self.directories.close(fh)
+        self.memory.released(size)
 
     @guarded
     async def fsyncdir(self, fh: FileHandleT, datasync: bool) -> None:

@@ -12,8 +12,8 @@ import os
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
+from policyfs.fuse.names import Names
 from policyfs.fuse.nodes import Node
-from policyfs.policy.paths import Name
 from policyfs.source.files import OpenFile
 from policyfs.view.listing import Listing
 
@@ -40,18 +40,17 @@ class FileHandle:
 class DirectoryHandle:
     """An open directory of a node: its names as they were when it was opened, and the listing behind them, which is
     only needed where attributes must be looked up. `epoch` is the policy they were judged by, `given` the positions that
-    were given so far. `as_read` is the list that the names are a copy of: as long as the directory's watch has that very
-    list, nothing has changed."""
+    were given so far, and `fitted` how many entries the last full reply took. `as_read` are the names as they were read,
+    which other streams have too: as long as the directory's watch has these very ones, nothing has changed."""
 
-    __slots__ = ("as_read", "epoch", "given", "listing", "names", "node")
+    __slots__ = ("as_read", "epoch", "fitted", "given", "listing", "names", "node")
 
-    def __init__(self, node: Node, names: list[Name], listing: Listing | None, epoch: int) -> None:
+    def __init__(self, node: Node, names: Names, listing: Listing | None, epoch: int) -> None:
         self.node = node
-        self.as_read = names
-        self.names = list(names)
+        self.as_read = self.names = names
         self.listing = listing
         self.epoch = epoch
-        self.given = 0
+        self.given = self.fitted = 0
         node.listings += 1
 
     def close(self) -> None:

@@ -21,8 +21,10 @@ from policyfs.fuse.nodes import Nodes
 
 MANY = 10_000
 """Nodes below which there is nothing worth giving back."""
+MUCH = 1 << 20
+"""Bytes of names that were let go, from which on it is worth while."""
 _SETTLE = 1.0
-"""Seconds after much was forgotten: the kernel forgets in many small portions."""
+"""Seconds after much was let go: the kernel forgets in many small portions."""
 
 
 _COLLECT_AFTER = (50_000, 20, 100)
@@ -37,12 +39,14 @@ def collect_seldom() -> None:
 
 
 class Memory:
-    """Watches how many nodes there have been, and gives back when a quarter of them is left."""
+    """Watches how many nodes there have been and what names were let go, and gives back when a quarter of the nodes is left
+    or the names were many."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self._most = 0
-        self._much_forgotten = trio.Event()
+        self._released = 0
+        self._much_let_go = trio.Event()
 
     def forgetting(self) -> None:
         """The kernel is about to forget nodes."""
@@ -50,17 +54,25 @@ class Memory:
         if now > self._most:
             self._most = now
         elif self._most > MANY and now < self._most // 4:
-            self._much_forgotten.set()
+            self._much_let_go.set()
+
+    def released(self, size: int) -> None:
+        """Names that take so many bytes are let go by one of those who have them."""
+        self._released += size
+        if self._released >= MUCH:
+            self._much_let_go.set()
 
     async def run(self) -> None:
         """Give back, now and then. Runs until cancelled."""
         while True:
-            await self._much_forgotten.wait()
+            await self._much_let_go.wait()
             await trio.sleep(_SETTLE)
-            self._much_forgotten = trio.Event()
-            self._most = len(self._nodes)
-            self._nodes.shrink()
-            gc.collect()
+            self._much_let_go = trio.Event()
+            self._released = 0
+            if self._most > MANY and len(self._nodes) < self._most // 4:
+                self._most = len(self._nodes)
+                self._nodes.shrink()
+                gc.collect()
             await trio.to_thread.run_sync(_trim)
 
 

@@ -35,6 +35,7 @@ import trio
 from inotify_simple import flags as events
 from pyfuse3 import InodeT
 
+from policyfs.fuse.names import Names
 from policyfs.fuse.nodes import Node, Nodes
 from policyfs.policy.paths import Name, ViewPath
 from policyfs.source.root import Root
@@ -107,7 +108,7 @@ class Watched:
         """Directories in whose place something else was found, for the events that will tell of it."""
         self.known: dict[bytes, Node | None] = {}
         self.missing = 0
-        self.names: list[Name] | None = None
+        self.names: Names | None = None
         self.location: Location | None = None
         """Where the directory is, as of `location_epoch` (`Nodes.location`)."""
         self.location_epoch = -1
@@ -211,6 +212,11 @@ class Watch:
             self._view.root.let_go(reached)
         node.watched = self._by_descriptor[descriptor] = Watched(node, descriptor, self._displaced)
         return node.watched
+
+    def give_up_names(self) -> None:
+        """Keep no directory's names for the next opening, for the sake of the memory that they take."""
+        for watched in self._by_descriptor.values():
+            watched.names = None
 
     def tell_apart(self, identity: Identity, path: ViewPath) -> None:
         """Before the kernel is told of a directory: a known one of this inode number may have been removed, the event still

@@ -7,9 +7,11 @@ import stat
 from typing import TYPE_CHECKING
 
 from policyfs.policy.levels import Standing
-from policyfs.policy.paths import Name
+from policyfs.policy.paths import Name, child
+from policyfs.policy.refusals import Refusal
 from policyfs.policy.tree import Place
 from policyfs.view.attributes import Attributes, shown
+from policyfs.view.refused import Refused
 
 if TYPE_CHECKING:
     from policyfs.view.location import Location
@@ -20,37 +22,83 @@ class Listing:
     """The entries of a directory as they were when it was opened: names judged once, in an order that does not change,
     so that a position stays valid whatever is removed meanwhile. One descriptor, until `close`."""
 
-    def __init__(self, view: View, location: Location, directory: int) -> None:
+    def __init__(self, view: View, location: Location, directory: int, *, removed: bool) -> None:
+        """`directory` is this listing's to close. `removed` says that it is meant by itself, though it has no name left;
+        else nothing is told of it unless it stands at its location."""
         self._view = view
         self._location = location
         self._directory = directory
-        step, place = view.policy.child, location.place
-        self._rest = place.rest
-        self._places: dict[Name, Place] = {}
-        self.names: list[Name] = []
-        """The names that the rules show. A passage is not among them (rule passage-3), and what stands behind a name may yet
-        be nothing that is shown: `entry` tells."""
-        for name in view.root.names(directory):
+        self._removed = removed
+        self._step = view.policy.child
+        self._places: dict[Name, Place] | None = None
+
+    def read(self) -> list[Name]:
+        """The names that the rules show, as they are now. A passage is not among them (rule passage-3), and what stands
+        behind a name may yet be nothing that is shown: `entries` tells. Raises STALE where the directory was moved."""
+        step, place = self._step, self._location.place
+        rest, places, shown_names = place.rest, {}, []
+        for name in self._view.root.names(self._directory):
             judged = step(place, name)
             if judged.standing is Standing.VISIBLE:
-                self.names.append(name)
-                if judged is not self._rest:
-                    self._places[name] = judged
+                shown_names.append(name)
+                if judged is not rest:
+                    places[name] = judged
+        self._still_there()
+        self._places = places
+        return shown_names
 
     def place(self, name: Name) -> Place:
         """The place of one of the names, by the policy that the listing was made by."""
-        return self._places.get(name, self._rest)
+        place = self._location.place
+        return self._step(place, name) if self._places is None else self._places.get(name, place.rest)
+
+    def entries(self, names: list[Name]) -> list[Attributes | None]:
+        """The attributes of each of some names, None where nothing that may be shown is there by now. Raises
+        PermissionError where the source does not let this user look, STALE where the directory was moved.
+
+        Where the directory stands is asked once for all of them. That tells nothing of what happened before, if it was
+        somewhere else and came back; but then it had names only there, and each that came or went changed its time.
+        """
+        before = self._changed_ns()
+        found = [self._entry(name) for name in names]
+        self._still_there()
+        if self._changed_ns() != before and not self._removed:
+            found = [entry and self._entry_there(name) for name, entry in zip(names, found, strict=True)]
+            self._still_there()
+        return found
 
     def entry(self, name: Name) -> Attributes | None:
-        """The attributes of one of the names, None where nothing that may be shown is there by now. Raises PermissionError
-        where the source does not let this user look."""
+        """The same of one name."""
+        return self.entries([name])[0]
+
+    def _changed_ns(self) -> int:
+        return os.fstat(self._directory).st_ctime_ns
+
+    def _still_there(self) -> None:
+        if self._removed or self._view.root.stands_at(self._directory, self._location.path):
+            return
+        # What was removed has nothing in it any more.
+        if os.fstat(self._directory).st_nlink > 0:
+            raise Refused(Refusal.STALE, self._location.path, absent=True)
+
+    def _entry(self, name: Name) -> Attributes | None:
         try:
-            status = self._view.root.stat_name(self._directory, name)
+            return self._shown(name, self._view.root.stat_name(self._directory, name))
         except PermissionError:
             # A directory that may be read and not searched: better told than shown empty.
             raise
         except OSError:
             return None
+
+    def _entry_there(self, name: Name) -> Attributes | None:
+        """An entry that stands by this very name now."""
+        try:
+            status = self._view.root.stat_within(self._directory, child(self._location.path, name))
+        except OSError:
+            return None
+        return self._shown(name, status)
+
+    def _shown(self, name: Name, status: os.stat_result) -> Attributes | None:
         if stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 1):
             return shown(self.place(name), status)
         try:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from policyfs.policy import permissions
 from policyfs.policy.paths import Name, components
+from policyfs.policy.refusals import Refusal
 from policyfs.source.files import OpenFile
 from policyfs.source.root import Root
+from policyfs.view.refused import Refused
 
 if TYPE_CHECKING:
     from policyfs.view.location import Location
@@ -30,6 +32,8 @@ def remove_directory(view: View, location: Location, parent: int, reached: int) 
     links = _left_alone(view, location, reached)
     for link in links:
         view.repositories.may_take_away(link, reached, _name(link))
+    if not view.root.stands_at(reached, location.path):
+        raise Refused(Refusal.STALE, location.path, absent=True)
     for link in links:
         view.root.unlink(reached, _name(link))
     view.root.remove_directory(parent, name)

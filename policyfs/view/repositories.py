@@ -148,7 +148,7 @@ class Repositories:
         status = os.fstat(descriptor)
         if status.st_nlink == 0:
             return
-        path = self._root.stands_at(descriptor)
+        path = self._root.path_of(descriptor)
         if path is None:
             # Moved out of the tree, or too deep to be told: where it stands, git may find it.
             raise Refused(Refusal.GIT_PROTECTED, opened.path, opened.place)

@@ -35,6 +35,7 @@ from policyfs.view.credentials import Credentials
 from policyfs.view.links import Links
 from policyfs.view.listing import Listing
 from policyfs.view.location import Location, Target
+from policyfs.view.moved import all_still_there, made_there, renamed_there, still_there
 from policyfs.view.outcomes import Changed, Changes, Removed, Renamed
 from policyfs.view.raced import Raced, tried_again
 from policyfs.view.refused import Refused
@@ -126,7 +127,11 @@ class View:
         if isinstance(expect, OpenFile):
             return shown(location.place, os.fstat(expect.descriptor))
         try:
-            status = self.root.stat(location.path) if location.within is None else self._status_within(location)
+            if location.within is None:
+                status = self.root.stat(location.path)
+            else:
+                with self._directory(location) as (directory, _):
+                    status = self.root.stat_within(directory, location.path)
         except OSError as error:
             raise self._absent(location, error, expect) from None
         if expect is not None and expect != (status.st_dev, status.st_ino):
@@ -146,17 +151,13 @@ class View:
         self._unless(permissions.look(location.place), location)
 
     def listing(self, location: Location, expect: Target = None) -> Listing:
-        """A directory's entries, as they are now. The caller closes it."""
+        """A directory, to be listed. The caller closes it."""
         self.may_list(location)
         with self._reached(location, expect) as (reached, status):
             if not stat.S_ISDIR(status.st_mode):
                 raise Refused(Refusal.NOT_DIRECTORY, location.path)
             directory = self.root.reopen(reached, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            return Listing(self, location, directory)
-        except BaseException:
-            os.close(directory)
-            raise
+        return Listing(self, location, directory, removed=isinstance(expect, OpenFile))
 
     def access(self, location: Location, wanted: int, expect: Target = None) -> None:
         """access(2): the policy's word, then the source's permissions for the session's own user."""
@@ -237,9 +238,13 @@ class View:
                     raise Refused(Refusal.EXISTS, location.path) from None
                 file = self.open(location, flags, (status.st_dev, status.st_ino))
                 return file, self.judged(location, status)
-        file = OpenFile(descriptor, flags)
-        file.guard = self.repositories.guard(location)
-        return file, shown(location.place, os.fstat(descriptor))
+            file = OpenFile(descriptor, flags)
+            file.guard = self.repositories.guard(location)
+            try:
+                return file, shown(location.place, made_there(self.root, location, directory, name, os.fstat(descriptor)))
+            except BaseException:
+                file.close()
+                raise
 
     # -- names --------------------------------------------------------------------------------------------------------
 
@@ -268,6 +273,7 @@ class View:
         with self._making(location, How.SYMBOLIC_LINK) as (directory, name):
             if not self.links.may_be_made(location.path, text):
                 raise Refused(Refusal.DENIED, location.path)
+            still_there(self.root, location, directory)
             self.root.make_link(directory, name, text)
             return self._made(location, directory, name)
 
@@ -304,6 +310,7 @@ class View:
                     raise Refused(Refusal.NOT_DIRECTORY if directory else Refusal.IS_DIRECTORY, location.path)
                 self.repositories.may_take_away(location, parent, name)
                 links: tuple[Location, ...] = ()
+                still_there(self.root, location, parent)
                 if directory:
                     links = removal.remove_directory(self, location, parent, reached)
                 else:
@@ -347,14 +354,19 @@ class View:
                 held = removal.kept(self.root, new_parent, new_name, replaced)
             # Where nothing is shown, nothing may be replaced: what turned up since is judged, not overwritten.
             careful = RENAME_NOREPLACE if replaced is None else flags
+            parents = (old, old_parent), (new, new_parent)
             try:
+                all_still_there(self.root, parents)
                 try:
                     self.root.rename(old_parent, old_name, new_parent, new_name, careful)
                 except FileExistsError:
-                    self._status_of_taken(new, new_parent, new_name)
+                    replaced = self._status_of_taken(new, new_parent, new_name)
                     if flags == RENAME_NOREPLACE:
                         raise Refused(Refusal.EXISTS, new.path) from None
+                    all_still_there(self.root, parents)
                     self.root.rename(old_parent, old_name, new_parent, new_name, flags)
+                if replaced is None or exchange:
+                    renamed_there(self.root, parents, moved, flags)
             except BaseException:
                 if held is not None:
                     held.close()
@@ -565,10 +577,6 @@ class View:
         finally:
             os.close(reached)
 
-    def _status_within(self, location: Location) -> os.stat_result:
-        with self._directory(location) as (directory, name):
-            return self.root.stat_name(directory, name)
-
     def _reach_shown(self, location: Location, directory: int, name: Name) -> int:
         """An entry that is shown, by a descriptor that is the caller's to close; missing otherwise."""
         try:
@@ -658,7 +666,12 @@ class View:
         try:
             if location.within is not None and self.root.identity(directory) != location.within:
                 raise Refused(Refusal.STALE, location.path, absent=True)
-            yield directory, Name(name)
+            try:
+                yield directory, Name(name)
+            except OSError:
+                # What a name in it answers is of the place where it stands by now.
+                still_there(self.root, location, directory)
+                raise
         finally:
             os.close(directory)
 
@@ -675,7 +688,8 @@ class View:
                 raise Refused(Refusal.EXISTS, location.path) from None
 
     def _made(self, location: Location, directory: int, name: Name) -> Attributes:
-        return self.judged(location, self.root.stat_name(directory, name))
+        made = self.root.stat_name(directory, name)
+        return self.judged(location, made_there(self.root, location, directory, name, made))
 
 
 def _places_of(policy: Policy) -> tuple[tuple[HostPath, ...], ...]:

@@ -53,7 +53,7 @@ class ViewRequests(FileSystem):
     def names(self, entry: Entry) -> Sequence[bytes]:
         listing = self.view.listing(entry.node)
         try:
-            return [each for each in listing.names if listing.entry(each) is not None]
+            return [each for each in listing.read() if listing.entry(each) is not None]
         finally:
             listing.close()
 

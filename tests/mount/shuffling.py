@@ -289,7 +289,7 @@ class Shuffled:
         def by_the_view() -> list[str]:
             listing = self.view.listing(self.view.locate(ViewPath(b"/" + os.fsencode(where) if where.parts else b"/")))
             try:
-                return sorted(os.fsdecode(name) for name in listing.names if listing.entry(name) is not None)
+                return sorted(os.fsdecode(name) for name in listing.read() if listing.entry(name) is not None)
             finally:
                 listing.close()
 
