@@ -6,11 +6,13 @@ from __future__ import annotations
 import importlib
 import io
 import sys
+from functools import partial
 
 import click
 
 import policyfs
 from policyfs.cli.options import translating_faults
+from policyfs.daemon.interpreter import Interpreter
 from policyfs.host.errors import Exit
 from policyfs.host.processes import ensure_standard_streams
 
@@ -98,17 +100,18 @@ def commands() -> None:
     """
 
 
-def main() -> None:
-    """The program. Ends the process with a documented exit code."""
+def main(interpreter: Interpreter | None) -> None:
+    """The program, with the interpreter of a daemon that was started for a run. Ends the process with a documented exit
+    code."""
     ensure_standard_streams()
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         # Names in a tree are not asked whether the terminal has their letters: stderr does this by itself.
         sys.stdout.reconfigure(errors="backslashreplace")
-    sys.exit(translating_faults(_run))
+    sys.exit(translating_faults(partial(_run, interpreter)))
 
 
-def _run() -> None:
+def _run(interpreter: Interpreter | None) -> None:
     # Not standalone: click would print its own faults, in its own form. What it returns then is a code or a command's None.
-    code = commands.main(prog_name="policyfs", standalone_mode=False)
+    code = commands.main(prog_name="policyfs", standalone_mode=False, obj=interpreter)
     if code:
         sys.exit(code)

@@ -9,8 +9,9 @@ import sys
 import click
 
 from policyfs.cli.options import OnceEach, directories, files, policy_options, print_open, printable
+from policyfs.daemon.interpreter import DAEMON
 from policyfs.daemon.request import MountRequest, Ready
-from policyfs.daemon.start import DAEMON, log_file_for, named_log, start_daemon
+from policyfs.daemon.start import log_file_for, named_log, start_daemon
 from policyfs.host import mounts, places
 from policyfs.host.errors import Exit, UserFault
 from policyfs.opening.load import PolicyOptions, source_of

@@ -7,6 +7,7 @@ import dataclasses
 import click
 
 from policyfs.cli.options import OnceEach, directories, files, policy_options, printable
+from policyfs.daemon.interpreter import Interpreter
 from policyfs.opening.load import PolicyOptions
 from policyfs.sandbox.network import Network
 from policyfs.sandbox.run import Wanted, run
@@ -59,7 +60,9 @@ class _BeforeCommand(OnceEach):
 )
 @click.option("--no-network", is_flag=True, help="The same as --network none.")
 @click.option("--allow-case-folding", is_flag=True, help="Take a SOURCE that takes Name and NAME for one file.")
+@click.pass_obj
 def command(
+    interpreter: Interpreter | None,
     source: str,
     words: tuple[str, ...],
     options: PolicyOptions,
@@ -94,4 +97,4 @@ def command(
         network=Network.NONE if no_network else None if network is None else Network(network),
         allow_case_folding=allow_case_folding,
     )
-    raise SystemExit(run(wanted, lambda text: click.echo(f"policyfs: {printable(text)}", err=True)))
+    raise SystemExit(run(wanted, lambda text: click.echo(f"policyfs: {printable(text)}", err=True), interpreter))

@@ -53,7 +53,11 @@ def main() -> None:
     harden()
     close_inherited({request_descriptor, answer_descriptor})
     with os.fdopen(request_descriptor, "rb") as pipe:
-        request = MountRequest.loads(pipe.read())
+        text = pipe.read()
+    if not text:
+        # The command ended before it had anything to mount: a wrong option, Ctrl-C.
+        return
+    request = MountRequest.loads(text)
     try:
         _log_to(request.log_file)
         serve(request, answer_descriptor)
@@ -78,7 +82,10 @@ def _log_to(file: str | None) -> None:
     if file is None:
         handler = logging.StreamHandler()
     else:
-        handler = logging.StreamHandler(os.fdopen(open_log(file), "a", encoding="utf-8", errors="backslashreplace"))
+        descriptor = open_log(file)
+        # What the interpreter or a library prints is not for the person's terminal, which a run shares with its command.
+        os.dup2(descriptor, 2)
+        handler = logging.StreamHandler(os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace"))
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 

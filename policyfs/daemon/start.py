@@ -8,16 +8,13 @@ import os
 import signal
 import stat
 import subprocess
-import sys
 
+from policyfs.daemon.interpreter import Interpreter
 from policyfs.daemon.request import MountRequest, Ready
 from policyfs.host import mounts, places
 from policyfs.host.errors import Exit, UserFault
 from policyfs.host.places import mount_name
 from policyfs.policy.paths import HostPath, PathFault, below, display
-
-DAEMON = (sys.executable, "-I", "-c", "from policyfs.daemon.main import main; main()")
-"""Isolated (-I): a `trio.py` where the person stands, or on PYTHONPATH, is never imported (rule daemon-1)."""
 
 _PATIENCE = 10.0
 """Seconds that a daemon has to end in order; it takes milliseconds."""
@@ -49,22 +46,16 @@ class Daemon:
     """A mount daemon that waits for its request, then mounts and serves. A child of this process, in a session of its own:
     the terminal's signals are not for it."""
 
-    def __init__(self, log_file: str | None) -> None:
-        """Start it; where it logs is also where the interpreter itself would complain. Raises `UserFault`."""
+    def __init__(self, log_file: str | None, interpreter: Interpreter | None = None) -> None:
+        """Start it, or take an interpreter that was started for it. Where it logs is also where a new interpreter would
+        complain. Raises `UserFault`."""
         error_output = _error_output(log_file)
-        request_read, self._request = os.pipe()
-        self._answer, answer_write = os.pipe()
-        self._process = subprocess.Popen(
-            [*DAEMON, str(request_read), str(answer_write)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=error_output,
-            pass_fds=(request_read, answer_write),
-            start_new_session=True,
-        )
-        for descriptor in (request_read, answer_write, error_output):
-            if descriptor >= 0:
-                os.close(descriptor)
+        if interpreter is None:
+            interpreter = Interpreter(error_output)
+        if error_output >= 0:
+            os.close(error_output)
+        interpreter.take()
+        self._request, self._answer, self._process = interpreter.request, interpreter.answer, interpreter.process
         self.pidfd = os.pidfd_open(self._process.pid)
 
     def ask(self, request: MountRequest) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from policyfs.daemon.interpreter import Interpreter
 from policyfs.daemon.request import MountRequest
 from policyfs.daemon.start import Daemon, log_file_for
 from policyfs.host import mounts, places
@@ -82,18 +83,18 @@ class _Beside:
         return [*(place.path for place in self.system), *added, HostPath(b"/dev/null")]
 
 
-def run(wanted: Wanted, tell: Callable[[str], None]) -> int:
-    """Run a command in a view; its exit status. `tell` says to the person what they should know. Raises `UserFault` where
-    nothing was run."""
+def run(wanted: Wanted, tell: Callable[[str], None], interpreter: Interpreter | None = None) -> int:
+    """Run a command in a view, by an interpreter for its daemon that was started already, if there is one; its exit status.
+    `tell` says to the person what they should know. Raises `UserFault` where nothing was run."""
     # Whoever ignores it (nohup-like wrappers) would keep us from the exit status of what we start: waitpid(2).
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
-        return _run(wanted, tell, Ending())
+        return _run(wanted, tell, Ending(), interpreter)
     except EndedBySignal as ended:
         return 128 + ended.number
 
 
-def _run(wanted: Wanted, tell: Callable[[str], None], ending: Ending) -> int:
+def _run(wanted: Wanted, tell: Callable[[str], None], ending: Ending, interpreter: Interpreter | None) -> int:
     source = source_of(wanted.source)
     unfit = admission.unfit_source(source)
     if unfit is not None:
@@ -103,7 +104,7 @@ def _run(wanted: Wanted, tell: Callable[[str], None], ending: Ending) -> int:
     log = _log_for(source)
     directory = RunDirectory.make()
     try:
-        daemon = Daemon(log)
+        daemon = Daemon(log, interpreter)
         keeper = Keeper(directory, daemon.pidfd, log)
     except BaseException:
         directory.remove()
