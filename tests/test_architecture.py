@@ -171,9 +171,14 @@ def test_a_way_around_the_door_is_found(text: str) -> None:
 
 
 def test_the_door_decides_nothing() -> None:
-    """source/root.py knows of paths alone: it imports no rule, no level and no refusal."""
-    (tree,) = [tree for _, file, tree in MODULES if file == DOOR]
-    assert {name for _, name in imported(tree) if name.startswith("policyfs")} == {"policyfs.policy.paths"}
+    """What reaches a tree knows of paths alone: it imports no rule, no level and no refusal."""
+    deciding = {
+        (file, name)
+        for room, file, tree in MODULES
+        for _, name in imported(tree)
+        if room == "source" and name.startswith("policyfs.") and not name.startswith("policyfs.source.")
+    }
+    assert {name for _, name in deciding} == {"policyfs.policy.paths"}
 
 
 # -- sizes and silenced warnings

@@ -211,6 +211,6 @@ def _dot(directory: Node, position: int) -> tuple[FileNameT, EntryAttributes]:
     of it, and counts nothing."""
     above = directory if position == 0 else directory.parent or directory
     entry = EntryAttributes()
-    entry.st_ino = InodeT(above.ino if above.parent is not None else above.identity[1])
+    entry.st_ino = InodeT(above.ino if above.parent is not None else above.identity.ino)
     entry.st_mode = stat.S_IFDIR
     return FileNameT(b"." * (position + 1)), entry

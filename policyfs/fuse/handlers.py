@@ -35,7 +35,8 @@ from policyfs.policy.levels import Level, Standing
 from policyfs.policy.paths import NAME_MAX, Name
 from policyfs.policy.refusals import Refusal
 from policyfs.source.files import OpenFile, WouldBlock
-from policyfs.view.attributes import Attributes, Identity
+from policyfs.source.tree import Identity
+from policyfs.view.attributes import Attributes
 from policyfs.view.location import Location
 from policyfs.view.outcomes import Changes
 from policyfs.view.refused import Refused
@@ -291,7 +292,7 @@ class Operations(pyfuse3.Operations):
         if node.parent is None:
             # The root's own number in the source, so that a listing from above agrees; the kernel keeps 1 for itself.
             node.stamp = attributes.change_ns
-            return entry_for(attributes, attributes.identity[1], 0, LONG, life(node.watched, attributes))
+            return entry_for(attributes, attributes.identity.ino, 0, LONG, life(node.watched, attributes))
         return self.entry_of(node, attributes, None if node.gone else node.parent.watched)
 
     @guarded_without_reply

@@ -1,6 +1,6 @@
 """The nodes: what the kernel knows of the view, by inode number.
 
-Theory. A node stands for one object of the source at one level: (device, inode, level), reached by one or more names.
+Theory. A node stands for one object of a tree at one level: (tree, device, inode, level), reached by one or more names.
 Hard links at one level share a node, as they share an inode; at two levels they do not, since a request that comes by
 inode number alone must have one answer (rule file-1).
 
@@ -28,7 +28,8 @@ from policyfs.policy.levels import Level, Standing
 from policyfs.policy.paths import ROOT, Name, ViewPath, child
 from policyfs.policy.tree import Place
 from policyfs.source.files import OpenFile
-from policyfs.view.attributes import Attributes, Identity
+from policyfs.source.tree import Identity
+from policyfs.view.attributes import Attributes
 from policyfs.view.location import Location
 from policyfs.view.view import View
 
@@ -45,7 +46,7 @@ MOST_NAMES = 16
 
 _LINK = stat.S_IFLNK >> 12
 
-Key = tuple[int, int, Level]
+Key = tuple[int, int, int, Level]
 
 
 class Node:
@@ -144,7 +145,7 @@ class Nodes:
         self._salt = hashlib.blake2b(view.root.source, digest_size=16, person=b"policyfs-ino").digest()
         status = view.root.stat(ViewPath(b"/"))
         self._device = status.st_dev
-        self.root = Node(ROOT_INO, (status.st_dev, status.st_ino), view.policy.root.level, None, Name(b""))
+        self.root = Node(ROOT_INO, view.root.identify(status), view.policy.root.level, None, Name(b""))
         self.root.lookups = 1
         self._by_ino[ROOT_INO] = self.root
         self._by_key[self.root.key] = self.root
@@ -248,12 +249,12 @@ class Nodes:
     # -- knowing --------------------------------------------------------------------------------------------------------
 
     def _free_number(self, identity: Identity, level: Level) -> int:
-        device, ino = identity
+        tree, device, ino = identity
         if ino > ROOT_INO and device == self._device and ino not in self._by_ino:
             return ino
         salt = 0
         while True:
-            text = b"%d %d %d %d" % (device, ino, level, salt)
+            text = b"%d %d %d %d %d" % (tree, device, ino, level, salt)
             digest = hashlib.blake2b(text, digest_size=8, key=self._salt).digest()
             # Below 2**63 for programs that take ino_t to be signed; above 2**32 to stay clear of common numbers.
             number = int.from_bytes(digest, "big") >> 1 | 1 << 40
@@ -282,7 +283,7 @@ class Nodes:
                 self.astray.discard(node)
         elif node is None and attributes.links == 1:
             # The same for a file, if somebody has it open: what may be done by that, its new place says.
-            known = self._by_ino.get(identity[1])
+            known = self._by_ino.get(identity.ino)
             if known is not None and known.files and known.identity == identity:
                 node = known
         if node is not None and self.became_another(node, attributes):

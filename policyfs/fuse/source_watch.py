@@ -39,7 +39,8 @@ from policyfs.fuse.names import Names
 from policyfs.fuse.nodes import Node, Nodes
 from policyfs.policy.paths import Name, ViewPath
 from policyfs.source.root import Root
-from policyfs.view.attributes import Attributes, Identity
+from policyfs.source.tree import Identity
+from policyfs.view.attributes import Attributes
 from policyfs.view.location import Location
 from policyfs.view.view import View
 

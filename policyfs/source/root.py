@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from policyfs.policy.paths import ROOT, HostPath, Name, ViewPath, below, child
+from policyfs.source.tree import SOURCE, Identity
 
 _SYS_OPENAT2 = 437
 """The number is the same on every architecture: Linux has numbered new calls alike since 5.0 (openat2(2) is of 5.6)."""
@@ -126,10 +127,11 @@ class Root:
     """A directory tree, reached beneath one descriptor. Paths are `ViewPath`s; every descriptor handed out is the
     caller's to close, and closes on exec."""
 
-    def __init__(self, source: HostPath) -> None:
-        """Raises `NotADirectoryError`, `FileNotFoundError` and the like for what SOURCE is, `NoOpenat2` for a kernel
-        that cannot confine."""
+    def __init__(self, source: HostPath, number: int = SOURCE) -> None:
+        """`number` is the tree's (`Identity`). Raises `NotADirectoryError`, `FileNotFoundError` and the like for what
+        SOURCE is, `NoOpenat2` for a kernel that cannot confine."""
         self.source = source
+        self.number = number
         self.descriptor = os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         _descriptors.hold()
         self._above = b""
@@ -371,15 +373,17 @@ class Root:
                 two = self.stat_name(directory, other)
             except OSError:
                 continue
-            if (one.st_dev, one.st_ino) == (two.st_dev, two.st_ino):
+            if self.identify(one) == self.identify(two):
                 return True
         return told
 
-    @staticmethod
-    def identity(reached: int) -> tuple[int, int]:
-        """Device and inode number of what was reached."""
-        status = os.fstat(reached)
-        return status.st_dev, status.st_ino
+    def identify(self, status: os.stat_result) -> Identity:
+        """Which object of this tree has this status."""
+        return Identity(self.number, status.st_dev, status.st_ino)
+
+    def identity(self, reached: int) -> Identity:
+        """Which object was reached."""
+        return self.identify(os.fstat(reached))
 
     @staticmethod
     def let_go(reached: int) -> None:
@@ -450,12 +454,11 @@ class Root:
         """unlinkat(2) with AT_REMOVEDIR."""
         os.rmdir(name, dir_fd=directory)
 
-    @classmethod
-    def unmake(cls, directory: int, name: Name, made: tuple[int, int]) -> None:
+    def unmake(self, directory: int, name: Name, made: Identity) -> None:
         """Take a name away again that was made a moment ago, if it still is of what was made. Does what it can."""
         with contextlib.suppress(OSError):
-            status = cls.stat_name(directory, name)
-            if (status.st_dev, status.st_ino) == made:
+            status = self.stat_name(directory, name)
+            if self.identify(status) == made:
                 (os.rmdir if stat.S_ISDIR(status.st_mode) else os.unlink)(name, dir_fd=directory)
 
     @staticmethod

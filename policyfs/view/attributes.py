@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from policyfs.policy.levels import Level, Standing
 from policyfs.policy.tree import Place
+from policyfs.source.tree import Identity
 
 DIRECTORY_LINKS = 1
 """find(1) and fts(3) take one link to mean that a directory's subdirectories are not counted (btrfs has it so)."""
@@ -21,9 +22,6 @@ DIRECTORY_BLOCKS = 8
 PASSAGE_MODE = stat.S_IFDIR | 0o111
 _WRITE_BITS = 0o222
 _SET_ID_BITS = stat.S_ISUID | stat.S_ISGID
-
-Identity = tuple[int, int]
-"""Device and inode number in the source: which object it is, whatever its name."""
 
 
 class Attributes(NamedTuple):
@@ -53,27 +51,29 @@ class Attributes(NamedTuple):
         return stat.S_ISLNK(self.mode)
 
 
-def shown(place: Place, status: os.stat_result, link_size: int | None = None) -> Attributes:
+def shown(
+    place: Place, identity: Identity, status: os.stat_result, link_size: int | None = None
+) -> Attributes:
     """The attributes of an object at a place that is not hidden. `link_size` is the length of a link's text where the
     view shows another than the source has."""
     mode = status.st_mode
     if stat.S_ISDIR(mode):
         if place.standing is Standing.PASSAGE:
             return Attributes(
-                (status.st_dev, status.st_ino), PASSAGE_MODE, DIRECTORY_LINKS, os.geteuid(), os.getegid(), 0,
+                identity, PASSAGE_MODE, DIRECTORY_LINKS, os.geteuid(), os.getegid(), 0,
                 DIRECTORY_SIZE, DIRECTORY_BLOCKS, 0, 0, 0, status.st_blksize,
             )  # fmt: skip
         if place.level is Level.RO:
             mode &= ~_WRITE_BITS
         return Attributes(
-            (status.st_dev, status.st_ino), mode, DIRECTORY_LINKS, status.st_uid, status.st_gid, 0,
+            identity, mode, DIRECTORY_LINKS, status.st_uid, status.st_gid, 0,
             DIRECTORY_SIZE, DIRECTORY_BLOCKS, status.st_atime_ns, status.st_mtime_ns, status.st_ctime_ns,
             status.st_blksize,
         )  # fmt: skip
     if not stat.S_ISLNK(mode):
         mode &= ~(_SET_ID_BITS | _WRITE_BITS) if place.level is Level.RO else ~_SET_ID_BITS
     return Attributes(
-        (status.st_dev, status.st_ino), mode, status.st_nlink, status.st_uid, status.st_gid, 0,
+        identity, mode, status.st_nlink, status.st_uid, status.st_gid, 0,
         status.st_size if link_size is None else link_size, status.st_blocks,
         status.st_atime_ns, status.st_mtime_ns, status.st_ctime_ns, status.st_blksize,
     )  # fmt: skip

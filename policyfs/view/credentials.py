@@ -34,9 +34,11 @@ from dataclasses import dataclass, field
 
 from policyfs.policy.paths import HostPath, Name, below, display, host_path
 from policyfs.source.root import Root
-from policyfs.view.attributes import Identity
 
 log = logging.getLogger("policyfs")
+
+_FileId = tuple[int, int]
+"""Device and inode number of a file of the host, in whatever tree it is found."""
 
 MOST_ENTRIES = 50_000
 """Entries of one denied place that are looked at. Credential directories hold dozens."""
@@ -76,11 +78,11 @@ class _Directory:
 
     base: _Held
     rest: bytes
-    identity: Identity
+    identity: _FileId
     changed_at: int
     entries: int = 0
-    files: list[Identity] = field(default_factory=list)
-    directories: list[tuple[bytes, Identity]] = field(default_factory=list)
+    files: list[_FileId] = field(default_factory=list)
+    directories: list[tuple[bytes, _FileId]] = field(default_factory=list)
 
     def is_as_it_was(self) -> bool:
         try:
@@ -293,5 +295,5 @@ def _status(base: _Held, rest: bytes) -> os.stat_result:
     return Root.stat_name(base.descriptor, Name(rest)) if rest else os.fstat(base.descriptor)
 
 
-def _identity(status: os.stat_result) -> Identity:
+def _identity(status: os.stat_result) -> _FileId:
     return status.st_dev, status.st_ino

@@ -100,7 +100,7 @@ class Listing:
 
     def _shown(self, name: Name, status: os.stat_result) -> Attributes | None:
         if stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 1):
-            return shown(self.place(name), status)
+            return shown(self.place(name), self._view.root.identify(status), status)
         try:
             return self._view.judged(self._view.child(self._location, name), status)
         except OSError:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from policyfs.policy.paths import ViewPath
 from policyfs.policy.tree import Place
 from policyfs.source.files import OpenFile
-from policyfs.view.attributes import Identity
+from policyfs.source.tree import Identity
 
 Target = Identity | OpenFile | None
 """Which object a caller means: one it knows by its identity, one it holds open, or whatever is there."""

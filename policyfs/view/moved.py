@@ -33,7 +33,7 @@ def made_there(root: Root, location: Location, directory: int, name: Name, made:
         still_there(root, location, directory)
         return made
     except Refused:
-        root.unmake(directory, name, (made.st_dev, made.st_ino))
+        root.unmake(directory, name, root.identify(made))
         raise
 
 
@@ -56,6 +56,6 @@ def renamed_there(root: Root, parents: Parents, moved: os.stat_result, flags: in
         old_name, new_name = (Name(at.path.rpartition(b"/")[2]) for at in (old, new))
         with suppress(OSError):
             again = root.stat_name(new_parent, new_name)
-            if (again.st_dev, again.st_ino) == (moved.st_dev, moved.st_ino):
+            if root.identify(again) == root.identify(moved):
                 root.rename(new_parent, new_name, old_parent, old_name, flags or RENAME_NOREPLACE)
         raise

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from policyfs.source.files import OpenFile
-from policyfs.view.attributes import Attributes, Identity
+from policyfs.source.tree import Identity
+from policyfs.view.attributes import Attributes
 from policyfs.view.location import Location
 
 

@@ -73,7 +73,7 @@ def kept(root: Root, directory: int, name: Name, status: os.stat_result) -> Open
         reached = root.reach_name(directory, name)
     except OSError:
         return None
-    if root.identity(reached) != (status.st_dev, status.st_ino):
+    if root.identity(reached) != root.identify(status):
         os.close(reached)
         return None
     return OpenFile(reached, unopened=os.O_RDONLY)

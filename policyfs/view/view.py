@@ -29,8 +29,9 @@ from policyfs.policy.policy import Policy
 from policyfs.policy.refusals import Refusal
 from policyfs.source.files import OpenFile
 from policyfs.source.root import RENAME_EXCHANGE, RENAME_NOREPLACE, Root
+from policyfs.source.tree import Identity
 from policyfs.view import removal
-from policyfs.view.attributes import Attributes, FileSystem, Identity, settable_mode, shown, shown_file_system
+from policyfs.view.attributes import Attributes, FileSystem, settable_mode, shown, shown_file_system
 from policyfs.view.credentials import Credentials
 from policyfs.view.links import Links
 from policyfs.view.listing import Listing
@@ -125,7 +126,8 @@ class View:
         """What stat(2) shows of a visible object or a passage; of a link, the link's own."""
         self._seen(location)
         if isinstance(expect, OpenFile):
-            return shown(location.place, os.fstat(expect.descriptor))
+            status = os.fstat(expect.descriptor)
+            return shown(location.place, self.root.identify(status), status)
         try:
             if location.within is None:
                 status = self.root.stat(location.path)
@@ -134,9 +136,10 @@ class View:
                     status = self.root.stat_within(directory, location.path)
         except OSError as error:
             raise self._absent(location, error, expect) from None
-        if expect is not None and expect != (status.st_dev, status.st_ino):
+        identity = self.root.identify(status)
+        if expect is not None and expect != identity:
             raise Refused(Refusal.STALE, location.path, absent=True)
-        return self.judged(location, status)
+        return shown(location.place, identity, status, self._judge(location, status))
 
     def link_text(self, location: Location, expect: Target = None) -> bytes:
         """What readlink(2) gives: an absolute target inside SOURCE relative to the link."""
@@ -236,12 +239,13 @@ class View:
                 status = self._status_of_taken(location, directory, name)
                 if flags & os.O_EXCL:
                     raise Refused(Refusal.EXISTS, location.path) from None
-                file = self.open(location, flags, (status.st_dev, status.st_ino))
+                file = self.open(location, flags, self.root.identify(status))
                 return file, self.judged(location, status)
             file = OpenFile(descriptor, flags)
             file.guard = self.repositories.guard(location)
             try:
-                return file, shown(location.place, made_there(self.root, location, directory, name, os.fstat(descriptor)))
+                made = made_there(self.root, location, directory, name, os.fstat(descriptor))
+                return file, shown(location.place, self.root.identify(made), made)
             except BaseException:
                 file.close()
                 raise
@@ -318,7 +322,7 @@ class View:
                 held = OpenFile(reached, unopened=os.O_RDONLY) if hold else None
                 if held is not None:
                     reached = -1
-                return Removed((status.st_dev, status.st_ino), held, links)
+                return Removed(self.root.identify(status), held, links)
             finally:
                 if reached >= 0:
                     os.close(reached)
@@ -372,8 +376,8 @@ class View:
                     held.close()
                 raise
             return Renamed(
-                (moved.st_dev, moved.st_ino),
-                None if replaced is None else (replaced.st_dev, replaced.st_ino),
+                self.root.identify(moved),
+                None if replaced is None else self.root.identify(replaced),
                 directory or (replaced is not None and stat.S_ISDIR(replaced.st_mode)),
                 held,
             )
@@ -525,7 +529,7 @@ class View:
 
     def judged(self, location: Location, status: os.stat_result, reached: int | None = None) -> Attributes:
         """The attributes of an object, if a view shows such an object there; else it is missing."""
-        return shown(location.place, status, self._judge(location, status, reached))
+        return shown(location.place, self.root.identify(status), status, self._judge(location, status, reached))
 
     def _judge(self, location: Location, status: os.stat_result, reached: int | None = None) -> int | None:
         """Refuse an object that no view shows there, as missing. Gives the length of what a link is shown to say."""
@@ -555,8 +559,7 @@ class View:
         except OSError as error:
             raise self._absent(location, error) from None
         try:
-            again = os.fstat(link)
-            if (again.st_dev, again.st_ino) != (status.st_dev, status.st_ino):
+            if self.root.identity(link) != self.root.identify(status):
                 raise Refused(Refusal.STALE, location.path, absent=True)
             return self.root.link_text(link)
         finally:
@@ -627,7 +630,7 @@ class View:
         try:
             status = os.fstat(reached)
             if not isinstance(expect, OpenFile):
-                if expect is not None and expect != (status.st_dev, status.st_ino):
+                if expect is not None and expect != self.root.identify(status):
                     raise Refused(Refusal.STALE, location.path, absent=True)
                 self._judge(location, status, reached)
         except BaseException:

@@ -12,6 +12,7 @@ from policyfs.policy.levels import Level
 from policyfs.policy.paths import Name, ViewPath
 from policyfs.policy.rules import Grant, Rules
 from policyfs.policy.tree import Compiled, Place
+from policyfs.source.tree import SOURCE, Identity
 from policyfs.view.attributes import Attributes, FileSystem, settable_mode, shown, shown_file_system
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -83,11 +84,20 @@ def place(name: bytes) -> Place:
     return COMPILED.child(COMPILED.root, Name(name))
 
 
+def identity(status: os.stat_result) -> Identity:
+    return Identity(SOURCE, status.st_dev, status.st_ino)
+
+
+def appears(name: bytes, status: os.stat_result, link_size: int | None = None) -> Attributes:
+    """The attributes of an object at the place of a name."""
+    return shown(place(name), identity(status), status, link_size)
+
+
 def of(path: Path, **otherwise: object) -> Attributes:
     """The source's attributes of something, but for those that are otherwise."""
     status = os.lstat(path)
     return Attributes(
-        identity=(status.st_dev, status.st_ino),
+        identity=identity(status),
         mode=status.st_mode,
         links=status.st_nlink,
         uid=status.st_uid,
@@ -117,10 +127,10 @@ def test_a_file_is_shown_as_it_is_in_the_source(source: Path) -> None:
     file.write_bytes(b"x" * 5000)
     os.link(file, source / "second")
     status = prepared(file, 0o7777)
-    assert shown(place(b"stage"), status) == of(file, mode=stat.S_IFREG | 0o1777)
-    assert shown(place(b"ro"), status) == of(file, mode=stat.S_IFREG | 0o1555)
-    assert not shown(place(b"ro"), status).is_directory
-    assert not shown(place(b"ro"), status).is_link
+    assert appears(b"stage", status) == of(file, mode=stat.S_IFREG | 0o1777)
+    assert appears(b"ro", status) == of(file, mode=stat.S_IFREG | 0o1555)
+    assert not appears(b"ro", status).is_directory
+    assert not appears(b"ro", status).is_link
 
 
 def test_a_directory_is_shown_without_what_counts_its_entries(source: Path) -> None:
@@ -129,7 +139,7 @@ def test_a_directory_is_shown_without_what_counts_its_entries(source: Path) -> N
     (directory / "below").mkdir(parents=True)
     status = prepared(directory, 0o7777)
     for name, bits in ((b"stage", 0o7777), (b"ro", 0o7555)):
-        attributes = shown(place(name), status)
+        attributes = appears(name, status)
         assert attributes == of(directory, mode=stat.S_IFDIR | bits, links=1, size=4096, blocks=8)
         assert attributes.is_directory
 
@@ -138,7 +148,7 @@ def test_a_passage_is_shown_as_nothing_but_a_way(source: Path) -> None:
     """A directory of the session's own user that can be walked through, of constant size and times."""
     directory = source / "directory"
     directory.mkdir()
-    attributes = shown(place(b"way"), prepared(directory, 0o7777))
+    attributes = appears(b"way", prepared(directory, 0o7777))
     assert attributes == of(
         directory, mode=stat.S_IFDIR | 0o111, links=1, size=4096, blocks=8,
         uid=os.geteuid(), gid=os.getegid(), access_ns=0, modify_ns=0, change_ns=0,
@@ -150,7 +160,7 @@ def test_a_link_is_shown_as_it_is(source: Path) -> None:
     link = source / "link"
     link.symlink_to("some/text")
     for name in (b"ro", b"stage"):
-        assert shown(place(name), os.lstat(link)) == of(link)
-        assert shown(place(name), os.lstat(link), 0) == of(link, size=0)
-        assert shown(place(name), os.lstat(link), 77) == of(link, size=77)
-    assert shown(place(b"ro"), os.lstat(link)).is_link
+        assert appears(name, os.lstat(link)) == of(link)
+        assert appears(name, os.lstat(link), 0) == of(link, size=0)
+        assert appears(name, os.lstat(link), 77) == of(link, size=77)
+    assert appears(b"ro", os.lstat(link)).is_link

@@ -27,6 +27,7 @@ from policyfs.policy.refusals import Refusal
 from policyfs.policy.session import Session
 from policyfs.source.files import OpenFile
 from policyfs.source.root import RENAME_EXCHANGE, RENAME_NOREPLACE, Root
+from policyfs.source.tree import SOURCE, Identity
 from policyfs.view.location import Location
 from policyfs.view.outcomes import Changes
 from policyfs.view.raced import TRIES, Raced
@@ -78,9 +79,9 @@ def at(view: View, path: str) -> Location:
     return view.locate(ViewPath(os.fsencode(path)))
 
 
-def identity(place: Path) -> tuple[int, int]:
+def identity(place: Path) -> Identity:
     status = os.lstat(place)
-    return status.st_dev, status.st_ino
+    return Identity(SOURCE, status.st_dev, status.st_ino)
 
 
 class Refuses:

@@ -20,6 +20,7 @@ from policyfs.policy.refusals import Refusal
 from policyfs.policy.session import Session
 from policyfs.source import root as root_module
 from policyfs.source.root import RENAME_EXCHANGE, Root
+from policyfs.source.tree import SOURCE, Identity
 from policyfs.view.location import Location
 from policyfs.view.outcomes import Changes
 from policyfs.view.refused import Refused
@@ -45,7 +46,7 @@ def at(view: View, path: str, *, within: bool = False) -> Location:
     if not within:
         return location
     status = os.stat(os.path.dirname(os.fsdecode(view.root.source) + path))
-    return location._replace(within=(status.st_dev, status.st_ino))
+    return location._replace(within=Identity(SOURCE, status.st_dev, status.st_ino))
 
 
 def refusal_of(act: Callable[[], Any]) -> Refusal:
@@ -224,7 +225,7 @@ def test_what_is_found_in_a_directory_that_was_moved_is_not_told(
             return reached
 
         monkeypatch.setattr(view.root, "reach_directory", late)
-    assert refusal_of(lambda: look(view, (known.st_dev, known.st_ino))) is expected
+    assert refusal_of(lambda: look(view, view.root.identify(known))) is expected
     if is_there:
         secret = source / "hidden/d/secret"
         assert (secret.read_text(), stat.S_IMODE(secret.stat().st_mode)) == ("secret", stat.S_IMODE(known.st_mode))
@@ -244,7 +245,7 @@ def test_a_file_that_is_replaced_all_the_time_is_found(view: View, source: Path,
     for within in (False, True):
         walks(monkeypatch, replace)
         attributes = view.attributes(at(view, "/d/secret", within=within))
-        assert attributes.identity[1] == (source / "d/secret").stat().st_ino
+        assert attributes.identity.ino == (source / "d/secret").stat().st_ino
     assert replaced == 2
 
 
