@@ -21,7 +21,7 @@ from typing import Any
 import policyfs.cli.mount
 from policyfs.cli import main as command
 from policyfs.daemon import main as daemon
-from policyfs.daemon import start
+from policyfs.daemon import interpreter
 
 
 class ForkedDaemon:
@@ -57,11 +57,10 @@ class ForkedDaemon:
 
 
 class ProcessModule:
-    """What `start` uses of `subprocess`; whoever else starts a program gets the real one."""
+    """What `interpreter` uses of `subprocess`; whoever else starts a program gets the real one."""
 
     Popen = ForkedDaemon
     DEVNULL = subprocess.DEVNULL
-    TimeoutExpired = subprocess.TimeoutExpired
 
 
 @contextlib.contextmanager
@@ -92,7 +91,7 @@ def run(request: dict[str, Any], descriptors: list[int], connection: socket.sock
         for standard, descriptor in enumerate((nothing, *descriptors)):
             os.dup2(descriptor, standard)
         os.closerange(3, max(descriptors[-1], nothing) + 1)
-        start.subprocess = ProcessModule  # type: ignore[assignment]
+        interpreter.subprocess = ProcessModule  # type: ignore[assignment]
         sys.argv[1:] = request["arguments"]
         command()
 

@@ -541,7 +541,7 @@ def overseen(view: Mounted, deadline: float = DEADLINE) -> Iterator[None]:
 def _sabotaged(sabotage: str) -> tuple[str, ...]:
     """The `policyfs` command with a daemon that starts with that text."""
     daemon = (sys.executable, "-I", "-c", f"{sabotage}\nfrom policyfs.daemon.main import main; main()")
-    text = f"from policyfs.daemon import start; start.DAEMON = {daemon!r}; from policyfs.cli import main; main()"
+    text = f"from policyfs.daemon import interpreter; interpreter.DAEMON = {daemon!r}; from policyfs.cli import main; main()"
     return (sys.executable, "-I", "-c", text)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from policyfs.daemon import start
+from policyfs.daemon import interpreter, start
 from policyfs.daemon.request import MountRequest, Ready
 from policyfs.opening.load import PolicyOptions
 from tests.mount import harness
@@ -230,7 +230,7 @@ def test_an_interrupted_command_ends_its_daemon(point: Path, monkeypatch: pytest
         started.append(self._process)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(start, "DAEMON", (sys.executable, "-I", "-c", f"import signal; {daemon}"))
+    monkeypatch.setattr(interpreter, "DAEMON", (sys.executable, "-I", "-c", f"import signal; {daemon}"))
     monkeypatch.setattr(start, "_PATIENCE", 0.5)
     monkeypatch.setattr(start.Daemon, "ready", interrupted)
     with pytest.raises(KeyboardInterrupt):
