@@ -24,22 +24,27 @@ docs/python.md shows it at work. What holds everywhere:
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import stat
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any, TypeVar, cast
 
 from policyfs.agent import instructions as _instructions
 from policyfs.agent.instructions import Instruction
 from policyfs.agent.workspace import TEMPLATE, workspace
+from policyfs.control import client
 from policyfs.host import places
 from policyfs.host.errors import UserFault
+from policyfs.live.followed import FollowedPolicy, OwnPolicy, open_followed
 from policyfs.live.links import LinkWatch
 from policyfs.opening.load import PolicyOptions, root_notes, source_of
 from policyfs.opening.view import open_policy, root_of
 from policyfs.policy.levels import Level, Standing
-from policyfs.policy.paths import PathFault, ViewPath, below, components, from_text, joined, view_path
+from policyfs.policy.paths import HostPath, PathFault, ViewPath, below, components, from_text, joined, view_path
 from policyfs.policy.policy import Policy as CompiledPolicy
 from policyfs.policy.refusals import Refusal
 from policyfs.source.root import RENAME_NOREPLACE
@@ -232,6 +237,13 @@ class Policy:
         under `policyfs run`. Without it, paths are those that a `View` takes."""
         return workspace(self._compiled, template, places.absolute(os.fsdecode(at)))
 
+    @classmethod
+    def _in_force(cls, source: HostPath, options: PolicyOptions, compiled: CompiledPolicy) -> Policy:
+        """The policy that a mount of `source` answers by."""
+        policy = cls.__new__(cls)
+        policy.options, policy.notes, policy._source, policy._compiled = options, (), source, compiled
+        return policy
+
     def _path(self, path: PathText) -> ViewPath:
         try:
             return view_path(os.fsencode(path), self._compiled.session.start)
@@ -241,19 +253,50 @@ class Policy:
             raise Refused(Refusal.NAME_TOO_LONG, ViewPath(os.fsencode(path))) from None
 
 
-class View:
-    """The tree SOURCE as one session sees it, without a mount: to be used in a `with` block, or closed with `close`."""
+_Look = TypeVar("_Look", bound=Callable[..., Any])
 
-    def __init__(self, source: PathText, policy: Policy | PolicyOptions) -> None:
-        """A view of `source` under a policy that was loaded for it, or under options. Raises `UserFault`; ValueError for
-        the policy of another tree."""
-        self.policy = policy_for_source(source, policy)
-        """What it answers by, and beyond it what links lead to that were made since it was loaded."""
-        root = root_of(self.policy._source)
-        self._links = LinkWatch(self.policy._source)
-        self._gate: Gate | None = Gate(root, self.policy._compiled, named=places.absolute(os.fsdecode(source)))
-        self._take(self._links.followed(self.policy._compiled))
+
+def _judged_at_its_end(look: _Look) -> _Look:
+    """Look again where the policy changed meanwhile, so that nothing is handed out that was revoked by then."""
+
+    @functools.wraps(look)
+    def looked(view: View, *arguments: Any, **options: Any) -> Any:
+        while True:
+            policy = view._open_gate.policy
+            answer = look(view, *arguments, **options)
+            if view._open_gate.policy is policy:
+                return answer
+
+    return cast(_Look, looked)
+
+
+class View:
+    """The tree SOURCE as one session sees it, to be used in a `with` block, or closed with `close`: without a mount, under a
+    policy of its own, or beside a mount, under the policy in force there."""
+
+    def __init__(self, source: PathText, policy: Policy | PolicyOptions | None = None) -> None:
+        """A view of `source` under a policy that was loaded for it, or under options.
+
+        Without a policy, `source` is the mountpoint of a view that is mounted, or the SOURCE of a `policyfs run`. Then this
+        view follows the mount: what is granted, revoked or reloaded there, or expires, holds here from the moment the
+        mount's own user is told so, and once the mount has ended every method raises `OSError` with ENOTCONN.
+
+        Raises `UserFault`; ValueError for the policy of another tree.
+        """
+        self._lock = threading.Lock()
+        """Held while a policy takes another's place: no thread is handed the old one after that."""
         self._nearby: _instructions.Nearby | None = None
+        self._gate: Gate | None
+        self._in_force: OwnPolicy
+        if policy is None:
+            point = client.mounted_root(os.fsdecode(source))
+            self._in_force, self._gate = followed, gate = open_followed(point, functools.partial(client.lease, point))
+            self._policy = Policy._in_force(gate.root.source, followed.options, gate.policy)
+            return
+        self._policy = policy_for_source(source, policy)
+        root = root_of(self._policy._source)
+        self._in_force = OwnPolicy(self._policy._compiled, LinkWatch(root.source))
+        self._gate = Gate(root, self._in_force.current(), named=places.absolute(os.fsdecode(source)))
 
     def __enter__(self) -> View:
         return self
@@ -262,14 +305,24 @@ class View:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<View of {self.policy.source}{'' if self._gate else ', closed'}>"
+        return f"<View of {self._policy.source}{'' if self._gate else ', closed'}>"
 
     def close(self) -> None:
         """Let go of the tree. Whatever is asked afterwards is a ValueError."""
         gate, self._gate = self._gate, None
         if gate is not None:
             gate.close()
-            self._links.close()
+            self._in_force.close()
+
+    @property
+    def policy(self) -> Policy:
+        """What it answers by: the policy it was given, beyond which it follows what links lead to that were made since, or
+        what is in force now in the mount that it follows."""
+        if isinstance(self._in_force, FollowedPolicy):
+            compiled = self._open_gate.policy
+            if self._policy._compiled is not compiled:
+                self._policy = Policy._in_force(self._policy._source, self._in_force.options, compiled)
+        return self._policy
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -277,11 +330,13 @@ class View:
         """As `Policy.explain`: by the path's text alone."""
         return _explanation(self._open_gate.policy, self._path(path))
 
+    @_judged_at_its_end
     def stat(self, path: PathText, *, follow: bool = True) -> Stat:
         """What is at a path; with `follow=False`, of a link the link itself. A passage can be asked too."""
         location = self._led_to(path) if follow else self._named(path)
         return _stat(location, self._open_gate.attributes(location))
 
+    @_judged_at_its_end
     def list(self, path: PathText = ".") -> _Entries:
         """The entries of a directory, directories first, then by name (rule prompt-2). Only what is
         at `ro` or above is among them."""
@@ -299,6 +354,7 @@ class View:
             listing.close()
         return sorted(entries, key=lambda entry: (entry.kind != "directory", from_text(entry.name)))
 
+    @_judged_at_its_end
     def read(self, path: PathText, offset: int = 0, size: int | None = None) -> bytes:
         """The bytes of a file from `offset` on: all, or at most `size`."""
         if offset < 0 or (size is not None and size < 0):
@@ -418,16 +474,14 @@ class View:
 
     @property
     def _open_gate(self) -> Gate:
-        if self._gate is None:
-            raise ValueError("this view is closed")
-        if self._links.may_have_changed():
-            self._take(self._links.followed(self._gate.policy))
-        return self._gate
-
-    def _take(self, policy: CompiledPolicy | None) -> None:
-        """Go by the policy that holds since the owner made a link on the way to what a rule names."""
-        if policy is not None and self._gate is not None:
-            self._gate.take(policy)
+        with self._lock:
+            gate = self._gate
+            if gate is None:
+                raise ValueError("this view is closed")
+            policy = self._in_force.current()
+            if policy is not gate.policy:
+                gate.take(policy)
+        return gate
 
     def _path(self, path: PathText) -> ViewPath:
         return self.policy._path(path)

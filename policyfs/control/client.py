@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,43 @@ PATIENCE = 60
 """Seconds to wait for an answer: a change of policy looks at every node of a mount."""
 _STATUS_PATIENCE = 5
 """Seconds to wait for the status of one mount among others."""
+_LEASE_TRIES = 10
+"""How often a lease is asked for that each time a change of policy ends while it is told."""
 
 
 def ask(point: HostPath, request: dict[str, Any]) -> Any:
     """What the mount at `point` answers. Raises `UserFault` for what it refuses, and where it cannot be asked."""
-    try:
+    with _reasons_told(point):
         return _ask(places.control_socket(point), request)
+
+
+def lease(point: HostPath) -> tuple[dict[str, Any], socket.socket]:
+    """The policy in force at `point` and what else a view of it needs, and a connection: the policy holds as long as that is
+    open at the other end. Raises `UserFault`."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _reasons_told(point):
+            for remaining in reversed(range(_LEASE_TRIES)):
+                try:
+                    return _asked(connection, places.control_socket(point), {"do": "follow"}, PATIENCE), connection
+                except ConnectionResetError:
+                    # Ended by another change of policy before it was told whole, or the daemon has: the next try tells.
+                    if not remaining:
+                        raise
+                    connection.close()
+                    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except BaseException:
+        connection.close()
+        raise
+    raise AssertionError("the last try returns or raises")
+
+
+@contextlib.contextmanager
+def _reasons_told(point: HostPath) -> Iterator[None]:
+    """Why the mount at `point` cannot be asked, as a person is told. Raises `UserFault`."""
+    try:
+        yield
+        return
     except FileNotFoundError:
         reason = "it has no control socket of yours; was it mounted by another user, or with another XDG_RUNTIME_DIR?"
     except ConnectionRefusedError:
@@ -55,6 +87,15 @@ def mounted_view(text: str) -> HostPath:
         refuse_detached(named)
         raise UserFault(Exit.PLACE, f"{display(named)} is no mounted view; `policyfs status` lists the views of this user")
     return found
+
+
+def mounted_root(text: str) -> HostPath:
+    """As `mounted_view`, but for a text that names the root of a view, be it by the mountpoint or by the SOURCE of a run."""
+    point = mounted_view(text)
+    inside = mounts.in_view(places.absolute(text))
+    if inside is not None and inside[1] != ROOT:
+        raise UserFault(Exit.PLACE, f"{display(places.absolute(text))} lies in the view at {display(point)}; name that")
+    return point
 
 
 def view_around(place: HostPath) -> tuple[HostPath, ViewPath] | None:
@@ -156,25 +197,31 @@ def _points() -> set[HostPath]:
 
 
 def _ask(path: Path, request: dict[str, Any], patience: int = PATIENCE) -> Any:
-    """The answer of a socket. Raises `ConnectionRefusedError` where nobody serves it, `ConnectionResetError` where whoever
-    did is gone, `TimeoutError`, another `OSError`, and `UserFault` for a refusal."""
+    """The answer of a socket. Raises as `_asked`."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        # Limits of the kernel's rather than of Python's: a socket with the latter does not wait for room in a backlog.
-        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", patience, 0))
-        try:
-            _connect(connection, path)
-            with contextlib.suppress(BrokenPipeError):
-                # Refused before it was read: the answer, which is there, says why.
-                connection.sendall(json.dumps(request).encode("ascii") + b"\n")
-            text = bytearray()
-            while not text.endswith(b"\n"):
-                piece = connection.recv(1 << 16)
-                if not piece:
-                    raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
-                text += piece
-        except BlockingIOError:
-            raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)) from None
+        return _asked(connection, path, request, patience)
+
+
+def _asked(connection: socket.socket, path: Path, request: dict[str, Any], patience: int) -> Any:
+    """The answer of the socket at `path`, by a connection that is made here. Raises `ConnectionRefusedError` where nobody
+    serves it, `ConnectionResetError` where whoever did is gone, `TimeoutError`, another `OSError`, and `UserFault` for a
+    refusal."""
+    # Limits of the kernel's rather than of Python's: a socket with the latter does not wait for room in a backlog.
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", patience, 0))
+    try:
+        _connect(connection, path)
+        with contextlib.suppress(BrokenPipeError):
+            # Refused before it was read: the answer, which is there, says why.
+            connection.sendall(json.dumps(request).encode("ascii") + b"\n")
+        text = bytearray()
+        while not text.endswith(b"\n"):
+            piece = connection.recv(1 << 16)
+            if not piece:
+                raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+            text += piece
+    except BlockingIOError:
+        raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)) from None
     answer = json.loads(text)
     if "fault" in answer:
         raise UserFault(Exit(answer["exit_code"]), *answer["fault"])

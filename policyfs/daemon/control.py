@@ -11,6 +11,11 @@ without end, it attends to few, works for one of them at a time, and lets everyt
 
 One request a line, one answer a line, as JSON: `{"do": "status"}` is answered by `{"ok": ...}` or by
 `{"fault": [...], "exit_code": N}`.
+
+The answer to `follow`, the policy in force, is a lease: it holds as long as its connection is open. Every change of policy
+ends all leases before it is acknowledged, and the end of the daemon ends them too. So whoever looks at the connection before
+each use of the policy never uses one that was revoked. Ending a lease waits for nobody: a follower that is stopped or stuck
+finds its connection closed when it goes on.
 """
 
 from __future__ import annotations
@@ -20,10 +25,12 @@ import errno
 import json
 import logging
 import os
+import secrets
 import socket
 import struct
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +45,9 @@ from policyfs.host.errors import Exit, UserFault
 from policyfs.live.policy import LivePolicy
 from policyfs.policy.levels import LEVELS
 from policyfs.policy.paths import HostPath, PathFault, ViewPath, display, from_text, view_path
+from policyfs.policy.policy import Policy
 from policyfs.policy.refusals import Refusal
+from policyfs.policy.values import policy_values
 from policyfs.view.links import Landing
 
 log = logging.getLogger("policyfs")
@@ -47,6 +56,8 @@ MOST_BYTES = 1 << 16
 """Longest request, in bytes: a thousand paths to explain, and far from what a daemon would feel."""
 MOST_PEERS = 16
 """Peers attended to at once, so that whoever may ask cannot use up the daemon's descriptors."""
+MAX_LEASES = 32
+"""Followers of a mount at once: each keeps a descriptor of the daemon's."""
 MOST_WHO_ASK = 4
 """The same on the socket that may only ask: further ones wait to be taken."""
 PATHS_A_TURN = 64
@@ -69,6 +80,9 @@ class Control:
         self._began = time.time()
         self._counted = (time.monotonic(), 0)
         self._one_who_asks = trio.Lock()
+        self._mount = secrets.token_hex(16)
+        """Which mount this is: another one at the same place has another."""
+        self._leases: set[trio.socket.SocketType] = set()
         self._answers: dict[str, Callable[[Request], Awaitable[Any]]] = {
             "status": self._status,
             "explain": self._explain,
@@ -117,24 +131,36 @@ class Control:
                     path.unlink()
 
     async def _attend(self, peer: trio.socket.SocketType, ask_only: bool, room: trio.Semaphore) -> None:
-        with peer, contextlib.ExitStack() as leaving:
-            leaving.callback(room.release)
+        with peer:
             try:
-                answer = await self._answer(peer, ask_only)
-            except UserFault as fault:
-                answer = _written({"fault": list(fault.messages), "exit_code": int(fault.exit_code)})
-            except OSError:
-                # It left while it was listened to.
-                return
-            except Exception:
-                log.exception("a request on the control socket failed")
-                answer = _written({"fault": ["the daemon failed at this; see its log"], "exit_code": int(Exit.FAILED)})
-            try:
-                with trio.move_on_after(PATIENCE):
-                    await trio.SocketStream(peer).send_all(answer)
-            except (OSError, trio.BrokenResourceError):
-                # A peer that leaves before its answer is no reason for anything, least of all for the mount to end.
-                return
+                try:
+                    await self._serve_one(peer, ask_only)
+                finally:
+                    room.release()
+                if peer in self._leases:
+                    # A follower has nothing more to say: this ends when it leaves, or when its lease does.
+                    with contextlib.suppress(OSError):
+                        await peer.recv(1)
+            finally:
+                self._leases.discard(peer)
+
+    async def _serve_one(self, peer: trio.socket.SocketType, ask_only: bool) -> None:
+        try:
+            answer = await self._answer(peer, ask_only)
+        except UserFault as fault:
+            answer = _written({"fault": list(fault.messages), "exit_code": int(fault.exit_code)})
+        except OSError:
+            # It left while it was listened to.
+            return
+        except Exception:
+            log.exception("a request on the control socket failed")
+            answer = _written({"fault": ["the daemon failed at this; see its log"], "exit_code": int(Exit.FAILED)})
+        try:
+            with trio.fail_after(PATIENCE):
+                await trio.SocketStream(peer).send_all(answer)
+        except (OSError, trio.BrokenResourceError, trio.TooSlowError):
+            # A peer that leaves before its answer is no reason for anything, least of all for the mount to end.
+            self._leases.discard(peer)
 
     async def _answer(self, peer: trio.socket.SocketType, ask_only: bool) -> bytes:
         uid, pid = _credentials(peer)
@@ -150,10 +176,46 @@ class Control:
                 if do == "view":
                     return _written({"ok": await self._view(request)})
             raise UserFault(Exit.FAILED, "this socket answers explain and view, nothing else")
+        if do == "follow":
+            return _written({"ok": self._lease(peer)})
         answer = self._answers.get(do) if isinstance(do, str) else None
         if answer is None:
-            raise UserFault(Exit.USAGE, f"no such request; there are {', '.join(self._answers)}")
+            raise UserFault(Exit.USAGE, f"no such request; there are {', '.join((*self._answers, 'follow'))}")
         return _written({"ok": await answer(request)})
+
+    # -- leases ---------------------------------------------------------------------------------------------------------
+
+    async def take(self, policy: Policy) -> None:
+        """End every lease of the policy before this one."""
+        self.end_leases(policy)
+
+    def end_leases(self, _: Policy) -> None:
+        """The same. It waits for nobody, and no follower can make it fail."""
+        for peer in self._leases:
+            # Not only closed: a task may be at it. A follower that has left is no matter.
+            with contextlib.suppress(OSError):
+                peer.shutdown(socket.SHUT_RDWR)
+        self._leases.clear()
+
+    def _lease(self, peer: trio.socket.SocketType) -> dict[str, Any]:
+        """The policy in force and what else a view of it needs, for as long as the connection is open. Nothing is awaited
+        between the answer and its lease, so no change comes in between."""
+        if len(self._leases) >= MAX_LEASES:
+            raise UserFault(Exit.FAILED, f"{MAX_LEASES} programs follow this mount already; close a View in one of them")
+        self._live.catch_up()
+        request, root = self._request, self._operations.view.root
+        lease = {
+            "mount": self._mount,
+            "source": request.source,
+            "identity": root.identity(root.descriptor),
+            "named": request.named,
+            "at": request.appears_at or request.mountpoint,
+            "beside": request.beside,
+            "options": asdict(self._live.options),
+            **policy_values(self._live.policy),
+        }
+        self._leases.add(peer)
+        return lease
 
     # -- answers --------------------------------------------------------------------------------------------------------
 

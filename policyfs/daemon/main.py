@@ -199,12 +199,14 @@ async def _serve(
         record=no_record if operations.journal is None else operations.journal.event,
         at=HostPath(os.fsencode(request.mountpoint)),
     )
+    control = Control(request, operations, live)
+    # Before the mount, which may wait for the kernel: no follower goes on by the old policy meanwhile.
+    live.subscribe(control.take, control.end_leases)
     live.subscribe(switch.take, switch.take_at_once)
     if live.policy is not operations.view.policy:
         # A link was made since the view was opened.
         switch.take_at_once(live.policy)
     operations.catch_up = live.catch_up
-    control = Control(request, operations, live)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_follow_signals, live)
         nursery.start_soon(operations.watch.run)

@@ -56,14 +56,11 @@ class MountRequest:
     def loads(text: bytes) -> MountRequest:
         """The request that `dumps` wrote."""
         values: dict[str, Any] = json.loads(text)
-        options: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in values["options"].items()
-        }
         beside = values["beside"]
         return MountRequest(
             **{
                 **values,
-                "options": PolicyOptions(**options),
+                "options": PolicyOptions.from_values(values["options"]),
                 "beside": None if beside is None else tuple(beside),
             }
         )

@@ -81,9 +81,15 @@ class LinkWatch:
         """The policy that holds now, None where it is the one that held."""
         if not self._concerns_a_way():
             return None
+        followed = self.applied(policy)
+        return None if followed is policy else followed
+
+    def applied(self, policy: Policy) -> Policy:
+        """The policy with what links make now of the places that its rules name, the same object where that is nothing new.
+        Their ways are watched from now on."""
         surroundings = self.look(policy.session, policy.surroundings)
         if surroundings is policy.surroundings:
-            return None
+            return policy
         for place, paths in surroundings.ways.items():
             for path in paths:
                 if path not in policy.surroundings.ways.get(place, ()):

@@ -88,12 +88,10 @@ class LivePolicy:
         self._record = record
         self._subscribers: list[tuple[Subscriber, SubscriberAtOnce]] = []
         self._links = LinkWatch(root.source, at)
-        self._surroundings = self._links.look(policy.session, policy.surroundings)
-        """As they are now: with every place that a link has led to since the session was read."""
-        if self._surroundings is not policy.surroundings:
-            policy = Policy(policy.session, self._surroundings, fold_case=policy.fold_case)
-        self.policy = policy
+        self.policy = self._links.applied(policy)
         """In force now."""
+        self._surroundings = self.policy.surroundings
+        """As they are now: with every place that a link has led to since the session was read."""
         self.epoch = 0
         """How often it has changed."""
         self.options = options

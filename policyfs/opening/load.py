@@ -6,8 +6,9 @@ import dataclasses
 import errno
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from policyfs.host import mounts, own_code, places
 from policyfs.host.errors import Exit, UserFault
@@ -43,6 +44,12 @@ class PolicyOptions:
     git_is_protected: bool = False
     own_files: tuple[str, ...] = ()
     """Files of policyfs's own that lie where a person says, by absolute names: what they hold is no session's to see."""
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> PolicyOptions:
+        """The options that `dataclasses.asdict` and JSON made plain values of."""
+        fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+        return cls(**fields)
 
     def absolute(self) -> PolicyOptions:
         """The same with file names that hold wherever the process works. What is in them stays as written, `..` too:
