@@ -1,7 +1,9 @@
 /* A race for a directory that its owner moves to a hidden place and back, while a session looks at names in it, makes them
    and takes them away.
 
-     moves SECONDS VIEW SOURCE look|change
+     moves SECONDS VIEW SOURCE look|change LEAST
+
+   LEAST is how many moves there are to be for each second.
 
    SOURCE has `open/d`, which is moved, and `hidden`, which no rule shows; `hidden/hidden-secret` is in `d` only while that
    is in `hidden`. `look` only looks for the secret, `change` makes names of its own and takes away those of the owner. At
@@ -24,6 +26,7 @@
 
 #define SECRET "hidden-secret"
 #define MOST 512
+#define GRACE 50 /* seconds more, on a busy machine, until there were enough moves */
 #define LAID 16 /* files that the owner lays out for the session to take away */
 
 static struct shared {
@@ -200,8 +203,17 @@ static void session(void) {
   for (int number = 0; !shared->stop; number++) (looks ? look : change)(number_of_mine, number);
 }
 
+/* For so long, and on a busy machine until owner and session have done something so often. */
+static void run_for(double seconds, double least) {
+  for (double gone = 0; gone < seconds + GRACE; gone += 0.1) {
+    int enough = shared->moves > least * seconds && shared->of[0].tried + shared->of[1].tried > 10 * least * seconds;
+    if (gone >= seconds && enough) return;
+    nanosleep(&(struct timespec){0, 100000000}, NULL);
+  }
+}
+
 int main(int count, char **words) {
-  if (count != 5) return 2;
+  if (count != 6) return 2;
   view = words[2];
   source = open(words[3], O_PATH | O_DIRECTORY);
   looks = !strcmp(words[4], "look");
@@ -211,8 +223,7 @@ int main(int count, char **words) {
   children[0] = child(owner);
   for (number_of_mine = 0; number_of_mine < 2; number_of_mine++) children[1 + number_of_mine] = child(session);
   double seconds = atof(words[1]);
-  struct timespec rest = {(time_t)seconds, (long)((seconds - (time_t)seconds) * 1e9)};
-  nanosleep(&rest, NULL);
+  run_for(seconds, atof(words[5]));
   shared->stop = 1;
   int wrong = 0;
   for (int i = 0; i < 3; i++) {

@@ -18,6 +18,10 @@ MOST_REMOVED = 1 / 20
 """Removals that fall into a hidden place, for each time that the directory was moved there: 5 in 18,311 were measured on a
 busy machine (SECURITY.md)."""
 
+LEAST = 10
+"""Moves of the directory, for each second of a race, and ten times as many tries of the session: on a busy machine the race
+goes on until then."""
+
 
 class Raced(NamedTuple):
     """How often the directory was moved; how many names were made in it where it was hidden, how many of these stayed and
@@ -43,11 +47,10 @@ def moves(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return program
 
 
-def attack(moves: Path, seconds: float, view: Path, source: Path, mode: str) -> Raced:
+def attack(moves: Path, seconds: float, view: Path, source: Path, mode: str, least: int = LEAST) -> Raced:
     """Run the attack and print its counts."""
-    done = subprocess.run(
-        [moves, str(seconds), view, source, mode], capture_output=True, text=True, timeout=seconds + 60, check=True
-    )
+    words = [moves, str(seconds), view, source, mode, str(least)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=seconds + 60, check=True)
     lines = [line.split() for line in done.stdout.splitlines()]
     ((_, *by_owner),) = [line for line in lines if line[0] == "owner"]
     by_session = zip(*([int(number) for number in numbers] for who, *numbers in lines if who == "session"), strict=True)
@@ -59,8 +62,8 @@ def attack(moves: Path, seconds: float, view: Path, source: Path, mode: str) -> 
 
 def assert_raced(raced: Raced, seconds: float) -> None:
     """The session met the directory in the open and elsewhere, and often."""
-    assert raced.moves > 10 * seconds, "the directory was hardly moved"
-    assert raced.tried > 100 * seconds, "the session tried next to nothing"
+    assert raced.moves > LEAST * seconds, "the directory was hardly moved"
+    assert raced.tried > 10 * LEAST * seconds, "the session tried next to nothing"
     assert raced.through < raced.tried, "it never met the directory elsewhere"
 
 
@@ -99,9 +102,9 @@ def test_nothing_is_made_where_a_directory_was_moved_to(moves: Path, source: Pat
 def test_attack_finds_what_is_open(moves: Path, source: Path) -> None:
     """The attack itself works: on the plain tree, without a view, it finds and changes what the view has to keep from it."""
     lay_out(source)
-    assert attack(moves, 0.5, source, source, "look").seen > 0
+    assert attack(moves, 0.5, source, source, "look", least=0).seen > 0
     (source / "again").mkdir()
     lay_out(source / "again")
-    raced = attack(moves, 0.5, source / "again", source / "again", "change")
+    raced = attack(moves, 0.5, source / "again", source / "again", "change", least=0)
     assert raced.made > 0
     assert raced.removed > 0
