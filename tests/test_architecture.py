@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import policyfs
+from policyfs.fuse.kernel_cache import CachedDirectory, CachedInode
 
 PACKAGE = Path(policyfs.__file__).parent
 
@@ -179,6 +180,52 @@ def test_the_door_decides_nothing() -> None:
         if room == "source" and name.startswith("policyfs.") and not name.startswith("policyfs.source.")
     }
     assert {name for _, name in deciding} == {"policyfs.policy.paths"}
+
+
+# -- one file for what the kernel was told
+
+OWNERS = {
+    "fuse/kernel_cache.py": {*CachedInode.__slots__, *CachedDirectory.__slots__},
+    "fuse/nodes.py": {"denied", "gone", "location", "location_epoch", "others", "place", "place_epoch"},
+    "fuse/source_watch.py": {"moves", "unwatchable", "watched"},
+}
+"""The fields of what the kernel was told and of the nodes, by the file that alone may assign them on another object."""
+
+
+def fields_changed(file: str, tree: ast.Module) -> Iterator[str]:
+    """Every field of `OWNERS` that a file which does not own it assigns or deletes, or reads though it is private. On `self`
+    it is another class's own field of that name."""
+    foreign = {field for owner, fields in OWNERS.items() if owner != file for field in fields}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in foreign:
+            own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            if not own and (node.attr.startswith("_") or not isinstance(node.ctx, ast.Load)):
+                yield f"{file}:{node.lineno}: {ast.unparse(node)}"
+        elif isinstance(node, ast.Name) and node.id in ("setattr", "delattr"):
+            yield f"{file}:{node.lineno}: {node.id}"
+
+
+def test_only_one_file_changes_what_the_kernel_was_told() -> None:
+    """fuse/kernel_cache.py alone assigns what the kernel was told; the others report events to it."""
+    assert [fault for layer, file, tree in MODULES if layer == "fuse" for fault in fields_changed(file, tree)] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "node.cached._ctime = 0",
+        "node.cached._nlookup += 1",
+        "del directory._names",
+        "directory._dentries[name] = node",
+        "if node.cached._entry:\n    pass",
+        "node.watched = None",
+        "a, watched.moves = 1, 2",
+        "setattr(node, field, None)",
+    ],
+)
+def test_a_change_from_elsewhere_is_found(text: str) -> None:
+    """The walk above sees each of these."""
+    assert list(fields_changed("fuse/handlers.py", ast.parse(text)))
 
 
 # -- sizes and silenced warnings

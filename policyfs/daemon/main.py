@@ -210,7 +210,7 @@ async def _serve(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_follow_signals, live)
         nursery.start_soon(operations.watch.run)
-        nursery.start_soon(operations.watch.drop_doubted)
+        nursery.start_soon(operations.watch.drop_suspect_pages)
         nursery.start_soon(operations.watch.look_at_unshown)
         nursery.start_soon(operations.memory.run)
         nursery.start_soon(live.expire)

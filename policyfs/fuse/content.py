@@ -19,7 +19,7 @@ def send_content(node: Node, entry: EntryAttributes, file: OpenFile) -> None:
     Only where nobody else has the node open: a read in flight holds pages that this would wait for, and the read waits for
     this process. Once for each state of the file: what the kernel drops since, it asks for.
     """
-    if node.files or node.pages_doubted or node.sent == node.stamp or not 0 < entry.st_size <= MOST_SENT:
+    if node.files or not node.cached.may_be_pushed() or not 0 < entry.st_size <= MOST_SENT:
         return
     try:
         content = file.read_cached(0, entry.st_size)
@@ -27,4 +27,4 @@ def send_content(node: Node, entry: EntryAttributes, file: OpenFile) -> None:
     except (OSError, WouldBlock):
         # Not in the source's page cache, or the kernel would not take it: then it asks.
         return
-    node.sent = node.stamp
+    node.cached.pushed()

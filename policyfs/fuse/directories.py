@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import errno
 import stat
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import pyfuse3
 from pyfuse3 import EntryAttributes, FileNameT, InodeT
 
 from policyfs.fuse.handles import DirectoryHandle
+from policyfs.fuse.kernel_cache import this_minute
 from policyfs.fuse.names import Names, Room
 from policyfs.fuse.nodes import Node
-from policyfs.fuse.source_watch import this_minute
 from policyfs.policy.levels import Standing
-from policyfs.policy.paths import Name, child
+from policyfs.policy.paths import Name
 from policyfs.policy.refusals import Refusal
 from policyfs.policy.tree import Place
 from policyfs.view.attributes import Attributes
@@ -59,7 +60,7 @@ class Listings:
             listing.close()
             raise
         if watched is not None:
-            watched.names = names
+            watched.read(names)
         return names, listing
 
     def behind(self, handle: DirectoryHandle) -> Listing:
@@ -73,7 +74,7 @@ class Listings:
         place = self._bring_up_to_date(handle, start)
         directory, listed = handle.node, handle.names.listed
         judge = self._view.policy.child
-        known = {} if directory.watched is None else directory.watched.known
+        dentries: Mapping[bytes, Node | None] = {} if directory.watched is None else directory.watched.dentries
         minute = this_minute()
         looked_up: dict[Name, Attributes | None] = {}
         position = start
@@ -89,12 +90,13 @@ class Listings:
                 if again and judge(place, name).standing is not Standing.VISIBLE:
                     position += 1
                     continue
-                node = known.get(name)
-                if node is not None and node.entry is not None and node.kept_in == minute:
-                    if not pyfuse3.readdir_reply(token, FileNameT(name), node.entry, position + 1):
+                node = dentries.get(name)
+                entry = None if node is None else node.cached.answer(minute)
+                if node is not None and entry is not None:
+                    if not pyfuse3.readdir_reply(token, FileNameT(name), entry, position + 1):
                         handle.fitted = position - start
                         return
-                    node.lookups += 1
+                    node.cached.remember()
                 else:
                     if name not in looked_up:
                         looked_up = self._looked_up(handle, position, position - start, minute)
@@ -124,11 +126,11 @@ class Listings:
         first = position - _DOTS
         last = min(first + many, handle.given - _DOTS) if again else first + many
         names = handle.names.listed[first:last]
-        known = {} if handle.node.watched is None else handle.node.watched.known
+        dentries: Mapping[bytes, Node | None] = {} if handle.node.watched is None else handle.node.watched.dentries
         asked = []
         for name in names:
-            node = known.get(name)
-            if node is None or node.entry is None or node.kept_in != minute:
+            node = dentries.get(name)
+            if node is None or node.cached.answer(minute) is None:
                 asked.append(name)
         found = dict(zip(asked, self.behind(handle).entries(asked), strict=True))
         if not again and None in found.values():
@@ -190,19 +192,13 @@ class Listings:
         position: int,
     ) -> bool:
         """Put an entry into the reply. Only if it fits is the kernel told of it, and only then it counts."""
-        if attributes.is_directory:
-            path = child(self._nodes.location(directory).path, name)
-            self._operations.watch.tell_apart(attributes.identity, path)
-        node = self._nodes.about_to_tell(directory, name, attributes, place)
-        stamp, size, kept = node.stamp, node.size, node.entry
-        entry = self._operations.entry_of(node, attributes, directory.watched)
-        if not pyfuse3.readdir_reply(token, FileNameT(name), entry, position):
-            node.stamp, node.size, node.entry = stamp, size, kept
+        replies = self._operations.replies
+        node = replies.node_for(directory, name, place, attributes)
+        reply = replies.entry_of(node, attributes, directory)
+        if not pyfuse3.readdir_reply(token, FileNameT(name), reply.entry, position):
             self._nodes.forget(node.ino, 0)
             return False
-        node.lookups += 1
-        if directory.watched is not None:
-            directory.watched.tell(name, node)
+        replies.sent_by_name(directory, name, node, reply)
         return True
 
 

@@ -21,14 +21,16 @@ from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, FileNameT, InodeT, R
 from policyfs.audit.writer import Journal
 from policyfs.fuse.content import send_content
 from policyfs.fuse.directories import Listings
-from policyfs.fuse.entries import entry_for, file_system_for, missing_for
+from policyfs.fuse.entries import file_system_for
 from policyfs.fuse.guard import guarded, guarded_without_reply
 from policyfs.fuse.handles import DirectoryHandle, FileHandle, Handles
+from policyfs.fuse.kernel_cache import State, this_minute
 from policyfs.fuse.memory import Memory
 from policyfs.fuse.nodes import Node, Nodes
 from policyfs.fuse.recorder import Teller
 from policyfs.fuse.removed import Removed
-from policyfs.fuse.source_watch import LONG, SHORT, Watch, Watched, life, this_minute
+from policyfs.fuse.replies import Replies
+from policyfs.fuse.source_watch import Watch
 from policyfs.fuse.waiting import Disk
 from policyfs.policy import permissions as needs
 from policyfs.policy.levels import Level, Standing
@@ -94,6 +96,7 @@ class Operations(pyfuse3.Operations):
         """What may be done to an open file wherever it stands by now."""
         self.nodes = Nodes(view)
         self.watch = Watch(view, self.nodes)
+        self.replies = Replies(view, self.nodes, self.watch)
         self.memory = Memory(self.nodes)
         self.disk = Disk()
         self.files: Handles[FileHandle] = Handles(most_handles)
@@ -187,69 +190,21 @@ class Operations(pyfuse3.Operations):
             return operation(self.nodes.location(node), *arguments, expect=open_by, **named)
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
-    def entry_of(self, node: Node, attributes: Attributes, watched: Watched | None) -> EntryAttributes:
-        """The attributes of a node for a reply, kept with it while they are known to be true. `watched` is its
-        directory."""
-        # A directory's own times move with its entries, which only its own watch tells of.
-        attributes_life = life(node.watched if attributes.is_directory else watched, attributes)
-        name_life = LONG if watched is not None else SHORT
-        if attributes.is_link and not self.view.links.all_shown:
-            # Whether a link is shown depends on more than its own directory.
-            attributes_life = name_life = SHORT
-        entry = entry_for(attributes, node.ino, node.generation, name_life, attributes_life)
-        if node.stamp not in (0, attributes.change_ns):
-            # Size and time may be as they were (utimensat(2)), and then the kernel keeps pages that are another's.
-            node.pages_doubted = True
-            if node.files:
-                self.watch.doubt(node)
-        node.stamp = attributes.change_ns
-        node.size = attributes.size
-        node.entry = entry if attributes_life > SHORT < name_life and node.parent is not None else None
-        node.kept_in = this_minute()
-        return entry
-
-    def _told(self, parent: Node, location: Location, name: bytes, attributes: Attributes) -> EntryAttributes:
-        """The reply that tells the kernel of an object; it counts as a lookup."""
-        if attributes.is_directory:
-            self.watch.tell_apart(attributes.identity, location.path)
-        node = self.nodes.told(parent, Name(name), attributes, location.place)
-        watched = parent.watched
-        if watched is not None:
-            watched.tell(node.name, node)
-        return self.entry_of(node, attributes, watched)
-
-    def _made(self, parent: Node, location: Location, name: bytes, attributes: Attributes) -> EntryAttributes:
-        """The same for an object that this session made, which changes its directory."""
+    def _made(self, parent: Node, name: Name, location: Location, attributes: Attributes) -> tuple[Node, EntryAttributes]:
+        """Tell the kernel of an object that this session made, which changes its directory."""
         self._changed(parent)
-        return self._told(parent, location, name, attributes)
+        return self.replies.found(parent, name, location.place, attributes)
 
     @staticmethod
     def _changed(directory: Node) -> None:
-        """The session changed a directory's entries. The kernel drops that directory's attributes by itself."""
-        directory.entry = None
-        directory.stamp = 0
+        """The session changed a directory's entries."""
+        directory.cached.entries_changed()
         if directory.watched is not None:
-            directory.watched.names = None
-
-    def _missing(self, parent: Node, name: bytes) -> EntryAttributes:
-        """The reply for a name that is missing or hidden, kept by the kernel: always alike (rule cache-2)."""
-        watched = parent.watched
-        if watched is not None and not watched.tell_missing(name):
-            raise pyfuse3.FUSEError(errno.ENOENT)
-        return missing_for(SHORT if watched is None else LONG)
-
-    def _as_told(self, node: Node) -> bool:
-        """Whether an object is as the kernel was last told, so that the next change of it is the session's own."""
-        return node.stamp != 0 and self.on(node, self.view.attributes).change_ns == node.stamp
+            directory.watched.forget_names()
 
     def _refreshed(self, node: Node) -> None:
         """The session changed an object's attributes in a way that no reply tells of: note what they are now."""
-        entry, node.entry = node.entry, None
-        if node.stamp:
-            attributes = self.on(node, self.view.attributes)
-            if entry is None or (entry.st_size, entry.st_mtime_ns) == (attributes.size, attributes.modify_ns):
-                node.stamp = attributes.change_ns
-            # Else somebody else changed it a moment ago as well, and the event of that is to find a difference.
+        node.cached.changed_without_reply(lambda: self.on(node, self.view.attributes))
 
     # -- looking --------------------------------------------------------------------------------------------------------
 
@@ -268,32 +223,21 @@ class Operations(pyfuse3.Operations):
                 raise
             if not refused.absent:
                 self.refused("lookup", refused, ctx)
-            missing = self._missing(parent, name)
+            missing = self.replies.missing(parent, Name(name))
             if watched is not None and not refused.absent and location.place.standing is not Standing.HIDDEN:
                 self.watch.unshown(watched, name)
             return missing
-        return self._told(parent, location, name, attributes)
+        _, entry = self.replies.found(parent, Name(name), location.place, attributes)
+        return entry
 
     @guarded
     async def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
         node = self._node(inode)
-        if node.entry is not None and node.kept_in == this_minute():
+        kept = node.cached.answer(this_minute())
+        if kept is not None:
             self.kept += 1
-            return node.entry
-        return self._attributes_of(node)
-
-    def _attributes_of(self, node: Node) -> EntryAttributes:
-        return self._entry_of_known(node, self.on(node, self.view.attributes))
-
-    def _entry_of_known(self, node: Node, attributes: Attributes) -> EntryAttributes:
-        if self.nodes.became_another(node, attributes):
-            # On ESTALE the kernel looks the name up anew.
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        if node.parent is None:
-            # The root's own number in the source, so that a listing from above agrees; the kernel keeps 1 for itself.
-            node.stamp = attributes.change_ns
-            return entry_for(attributes, attributes.identity.ino, 0, LONG, life(node.watched, attributes))
-        return self.entry_of(node, attributes, None if node.gone else node.parent.watched)
+            return kept
+        return self.replies.known(node, self.on(node, self.view.attributes))
 
     @guarded_without_reply
     async def forget(self, inode_list: Sequence[tuple[InodeT, int]]) -> None:
@@ -347,8 +291,7 @@ class Operations(pyfuse3.Operations):
         else:
             node.files.append(file)
         number = self.files.add(FileHandle(node, file, self.nodes.epoch))
-        keep = node.stamp != 0 and not node.pages_doubted
-        node.pages_doubted = False
+        keep = node.cached.opened()
         # Around the page cache, one write is one request. Through it, one that goes over the end of a page is often two, and
         # what somebody else appends meanwhile lands between the halves of a line.
         only_appends = file.append and not file.mappable
@@ -360,15 +303,15 @@ class Operations(pyfuse3.Operations):
         self.files.room()
         file = self.on(node, self.view.open, flags, lazily=True)
         if flags & os.O_TRUNC:
-            node.size = 0
-            self._wrote(node, file)
+            node.cached.truncated(file.change_ns())
         if self._tell is not None:
             if file.writable or flags & os.O_TRUNC:
                 self._tell.did("write-open", self.nodes.location(node), ctx.pid)
             elif self._journal_opens:
                 self._tell.opened(self.nodes.location(node), ctx.pid)
-        if node.entry is not None and not file.writable:
-            send_content(node, node.entry, file)
+        entry = node.cached.last_told()
+        if entry is not None and not file.writable:
+            send_content(node, entry, file)
         return self._opened(node, file)
 
     @guarded
@@ -379,15 +322,9 @@ class Operations(pyfuse3.Operations):
         location = self._child_in(parent, name)
         self.files.room()
         file, attributes = self.view.create(location, flags, mode, ctx.umask)
-        entry = self._made(parent, location, name, attributes)
+        node, entry = self._made(parent, Name(name), location, attributes)
         self._did("create", location, ctx)
-        return self._opened(self._node(entry.st_ino), file), entry
-
-    @staticmethod
-    def _wrote(node: Node, file: OpenFile) -> None:
-        """The session wrote to a file: its own change, which no event is to be taken for another's."""
-        node.entry = None
-        node.stamp = file.change_ns()
+        return self._opened(node, file), entry
 
     def _judged(self, handle: FileHandle, *, write: bool) -> OpenFile:
         """The file of a handle, judged again if the policy or the tree has changed since."""
@@ -423,10 +360,9 @@ class Operations(pyfuse3.Operations):
         handle = self.files.get(fh)
         file, node = self._judged(handle, write=True), handle.node
         # The kernel writes mapped pages back by a descriptor that they were mapped by.
-        mapped = file.append and file.mappable and _is_of_a_mapping(off, len(buf), node.size)
+        mapped = file.append and file.mappable and _is_of_a_mapping(off, len(buf), node.cached.size)
         written = file.write(off, buf, mapped=mapped)
-        node.size = max(node.size, off + written)
-        self._wrote(node, file)
+        node.cached.written(file.change_ns(), off + written)
         return written
 
     async def flush(self, fh: FileHandleT) -> None:
@@ -458,7 +394,8 @@ class Operations(pyfuse3.Operations):
             # What is new has their number: what they were is gone, and what was told of it with them.
             self.nodes.ended(old)
         self._did(operation, location, ctx)
-        return self._made(parent, location, name, attributes)
+        _, entry = self._made(parent, Name(name), location, attributes)
+        return entry
 
     @guarded
     async def mkdir(self, parent_inode: InodeT, name: FileNameT, mode: int, ctx: RequestContext) -> EntryAttributes:
@@ -485,12 +422,13 @@ class Operations(pyfuse3.Operations):
         parent = self._node(new_parent_inode)
         location = self._child_in(parent, new_name)
         node = self._node(inode)
-        ours = self._as_told(node)
+        forgotten = node.cached.state is State.FORGOTTEN
+        before_ns = 0 if forgotten else self.on(node, self.view.attributes).change_ns
         attributes = self.on(node, self.view.link, location)
-        if ours:
-            node.stamp = 0
+        node.cached.changed_by_session(before_ns)
         self._did("link", self.nodes.location(node), ctx, location)
-        return self._made(parent, location, new_name, attributes)
+        _, entry = self._made(parent, Name(new_name), location, attributes)
+        return entry
 
     @guarded
     async def unlink(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
@@ -515,13 +453,10 @@ class Operations(pyfuse3.Operations):
         a moment ago still gets it: the kernel asks in two steps where other file systems answer in one."""
         self._changed(parent)
         if parent.watched is not None:
-            parent.watched.drop(name)
+            parent.watched.forget(name)
         node = self.nodes.lost(identity, location.place.level, parent, name)
         if node is not None:
-            # The kernel counts down its links itself; what it keeps beyond that is to be asked for again.
-            node.entry = None
-            node.stamp = 0
-            node.pages_doubted = True
+            node.cached.name_removed()
         if held is not None:
             if node is not None and node.gone:
                 self.removed.hold(node, held)
@@ -569,10 +504,11 @@ class Operations(pyfuse3.Operations):
         node = self.nodes.moved(identity, level, old, new, directory=directory)
         for parent, name in (new,) if exchanged else (old, new):
             if parent.watched is not None:
-                parent.watched.drop(name)
+                parent.watched.forget(name)
         if node is not None:
-            if new[0].watched is not None:
-                new[0].watched.tell(new[1], node)
+            if not node.gone:
+                self.watch.moved_by_session(node)
+            self.watch.named(*new, node)
             self._refreshed(node)
 
     # -- attributes -----------------------------------------------------------------------------------------------------
@@ -609,18 +545,15 @@ class Operations(pyfuse3.Operations):
                 with contextlib.suppress(OSError):
                     opened.open_now()
             if node.watched is not None:
-                node.watched.names = None
+                node.watched.forget_names()
         if by_handle is None:
             changed = self.on(node, self.view.change, changes)
         else:
             changed = self.view.change(self.nodes.location(node), changes, by_handle)
         if self.journal is not None:
             self._did("truncate" if fields.update_size else "attributes", self.nodes.location(node), ctx)
-        node.entry = None
-        if node.stamp == (before_ns or changed.before_ns):
-            # It was as the kernel was told, so that this change is the session's own.
-            node.stamp = 0
-        return self._entry_of_known(node, changed.attributes)
+        node.cached.changed_by_session(before_ns or changed.before_ns)
+        return self.replies.known(node, changed.attributes)
 
     @guarded
     async def setxattr(self, inode: InodeT, name: XAttrNameT, value: bytes, ctx: RequestContext) -> None:

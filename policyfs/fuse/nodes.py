@@ -4,8 +4,8 @@ Theory. A node stands for one object of a tree at one level: (tree, device, inod
 Hard links at one level share a node, as they share an inode; at two levels they do not, since a request that comes by
 inode number alone must have one answer (rule file-1).
 
-A node lives from the reply that tells the kernel of it until the kernel has forgotten it as often as it was told: its
-lookup count. A directory's children hold on to it, so that a path can be made of names as long as the kernel knows any.
+A node lives from the reply that leads the kernel to it until the kernel has given back every such reply (nlookup,
+`kernel_cache`). A directory's children hold on to it, so that a path can be made of names as long as the kernel knows any.
 
 The inode number is the source's own, so that git's index and hard-link detection agree on both sides of the mount. Only
 where that number is taken (number 1 is the root's in FUSE; a second device; a hard link at another level) it is
@@ -22,8 +22,8 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
+from policyfs.fuse.kernel_cache import CachedDirectory, CachedInode
 from policyfs.policy.levels import Level, Standing
 from policyfs.policy.paths import ROOT, Name, ViewPath, child
 from policyfs.policy.tree import Place
@@ -32,11 +32,6 @@ from policyfs.source.tree import Identity
 from policyfs.view.attributes import Attributes
 from policyfs.view.location import Location
 from policyfs.view.view import View
-
-if TYPE_CHECKING:
-    from pyfuse3 import EntryAttributes
-
-    from policyfs.fuse.source_watch import Watched
 
 ROOT_INO = 1
 """FUSE_ROOT_ID of linux/fuse.h."""
@@ -49,34 +44,44 @@ _LINK = stat.S_IFLNK >> 12
 Key = tuple[int, int, int, Level]
 
 
+class Watched(CachedDirectory["Node"]):
+    """A directory under watch, with what the kernel was told of the names in it."""
+
+    __slots__ = ("descriptor", "location", "location_epoch", "moves", "node")
+
+    def __init__(self, node: Node, descriptor: int) -> None:
+        """`descriptor` is inotify's."""
+        super().__init__()
+        self.node = node
+        self.descriptor = descriptor
+        self.moves = 0
+        """How often the session moved it since the last event that told of a move. Assigned by the watch."""
+        self.location: Location | None = None
+        """Where the directory is, as of `location_epoch` (`Nodes.location`)."""
+        self.location_epoch = -1
+
+
 class Node:
     """One object the kernel knows. `parent` and `name` are its latest name, kept after the name is gone, since they say
     where it stood; `others` are further names."""
 
     __slots__ = (
+        "cached",
         "denied",
-        "entry",
         "files",
         "generation",
         "gone",
         "held",
         "identity",
         "ino",
-        "kept_in",
         "kind",
         "level",
         "listings",
-        "lookups",
-        "moves",
         "name",
         "others",
-        "pages_doubted",
         "parent",
         "place",
         "place_epoch",
-        "sent",
-        "size",
-        "stamp",
         "unwatchable",
         "watched",
     )
@@ -88,36 +93,22 @@ class Node:
         self.parent = parent
         self.name = name
         self.others: list[tuple[Node, Name]] | None = None
-        self.lookups = 0
+        self.cached = CachedInode()
         self.generation = 0
         self.gone = False
         self.files: list[OpenFile] | None = None
         self.place: Place | None = None
         self.place_epoch = -1
-        self.entry: EntryAttributes | None = None
-        """Its attributes as the kernel was last told them, while they are known to be true."""
-        self.kept_in = 0
-        """The minute in which `entry` was made."""
-        self.stamp = 0
-        """The change time, in nanoseconds, of what the kernel was last told; 0 where it keeps nothing."""
-        self.size = 0
-        """How large the kernel takes a file to be: as it was last told, and as the session has written since."""
-        self.sent = 0
-        """The state, by its `stamp`, whose content was sent to the kernel's page cache."""
-        self.pages_doubted = False
-        """Whether the kernel may have pages that are true no more, though size and time say nothing of it: they go at the
-        next opening."""
         self.held: OpenFile | None = None
-        """The object itself, kept in reach after its last name was taken away (`mount.removed`)."""
+        """The object itself, kept in reach after its last name was taken away (`fuse.removed`)."""
         self.kind = 0
         """Its file type, the upper four bits of st_mode; 0 for the root. A number so small that all nodes share it."""
         self.listings = 0
         """How many open directories there are of it."""
         self.denied = False
         """Whether it is known for a credential although its place is open: by a policy that came while it was open."""
-        self.moves = 0
-        """How often the session moved it, a directory under watch, since the last event that told of a move."""
         self.watched: Watched | None = None
+        """Its watch, where it is a directory that was looked into. Assigned by the watch of SOURCE, as `unwatchable` is."""
         self.unwatchable = False
 
     @property
@@ -132,7 +123,7 @@ class Node:
             self.held = None
 
     def __repr__(self) -> str:
-        return f"<Node {self.ino} {self.level} lookups={self.lookups}>"
+        return f"<Node {self.ino} {self.level} nlookup={self.cached.nlookup}>"
 
 
 class Nodes:
@@ -146,7 +137,7 @@ class Nodes:
         status = view.root.stat(ViewPath(b"/"))
         self._device = status.st_dev
         self.root = Node(ROOT_INO, view.root.identify(status), view.policy.root.level, None, Name(b""))
-        self.root.lookups = 1
+        self.root.cached.remember()
         self._by_ino[ROOT_INO] = self.root
         self._by_key[self.root.key] = self.root
         self.epoch = 0
@@ -262,15 +253,9 @@ class Nodes:
                 return number
             salt += 1
 
-    def told(self, parent: Node, name: Name, attributes: Attributes, place: Place) -> Node:
-        """Note that a reply tells the kernel of this object under this name; its lookup count goes up by one."""
-        node = self.about_to_tell(parent, name, attributes, place)
-        node.lookups += 1
-        return node
-
-    def about_to_tell(self, parent: Node, name: Name, attributes: Attributes, place: Place) -> Node:
-        """The node for a reply that may not be sent after all: its lookup count is as it was. Where nothing counts it,
-        `forget` by 0 lets it go again. Raises ESTALE for what cannot be where it was found (`_not_below_itself`)."""
+    def found(self, parent: Node, name: Name, attributes: Attributes, place: Place) -> Node:
+        """The node of an object that was found under a name. No reply has led to it yet: where none does, `forget` by 0 lets
+        it go again. Raises ESTALE for what cannot be where it was found (`_not_below_itself`)."""
         identity, directory = attributes.identity, attributes.is_directory
         key = (*identity, place.level)
         node = self._by_key.get(key)
@@ -329,10 +314,9 @@ class Nodes:
                 changed.append(node)
                 self.change_level(node, new.level)
                 node.denied = denied
-                node.entry = None
-                node.stamp = 0
+                node.cached.policy_changed()
             if node.watched is not None:
-                node.watched.names = None
+                node.watched.forget_names()
         return changed
 
     @staticmethod
@@ -367,10 +351,7 @@ class Nodes:
     def forget(self, ino: int, times: int) -> Node | None:
         """The kernel forgets a node this many times; at none left it is let go, and given back."""
         node = self._by_ino.get(ino)
-        if node is None or node.parent is None:
-            return None
-        node.lookups -= times
-        if node.lookups > 0:
+        if node is None or node.parent is None or not node.cached.forget(times):
             return None
         del self._by_ino[ino]
         self.astray.discard(node)
@@ -427,7 +408,6 @@ class Nodes:
             else:
                 self._named(node, *new)
             node.place_epoch = -1
-            node.moves += node.watched is not None
         if directory:
             self.epoch += 1
         return node

@@ -14,7 +14,7 @@ Theory. The kernel answers much without asking, so a change of policy is a chang
 What became more needs no more than 4: names that were missing are looked up again.
 
 The same follows, from 2 on, when another moves a directory within the source to where other rules hold, and a handler
-finds it there under its new name (`Nodes.about_to_tell`): the kernel would go on to answer by the rules of the old place.
+finds it there under its new name (`Nodes.found`): the kernel would go on to answer by the rules of the old place.
 Nobody waits for an acknowledgement then. With the epoch the kernel has been told before that handler answers; without it,
 names are forgotten a moment later. (Rule live-2. A session cannot move a directory so itself: move-1.)
 """
@@ -25,15 +25,13 @@ import errno
 import logging
 import os
 import struct
-from collections.abc import Callable
-from functools import partial
 
-import pyfuse3
 import trio
-from pyfuse3 import InodeT
 
 from policyfs.fuse.handlers import Operations
+from policyfs.fuse.kernel_cache import forget_dentry, forget_inode, invalidate
 from policyfs.fuse.nodes import Node
+from policyfs.policy.paths import Name
 from policyfs.policy.policy import Policy
 
 log = logging.getLogger("policyfs")
@@ -92,24 +90,22 @@ class PolicySwitch:
     async def _tell(self, changed: list[Node]) -> None:
         await trio.to_thread.run_sync(self._tell_kernel, self._names_to_forget(changed), changed)
 
-    def _names_to_forget(self, changed: list[Node]) -> list[tuple[int, bytes]]:
+    def _names_to_forget(self, changed: list[Node]) -> list[tuple[int, Name]]:
         """Every name that may stand for something else now: of what is judged differently, of what has several names,
         each with a place of its own, and all that was missing."""
-        names: list[tuple[int, bytes]] = [(node.parent.ino, node.name) for node in changed if node.parent is not None]
+        names = [(node.parent.ino, node.name) for node in changed if node.parent is not None]
         for node in self._operations.nodes:
             if node.others and node.parent is not None:
                 names += [(parent.ino, name) for parent, name in ((node.parent, node.name), *node.others)]
             if node.watched is not None:
-                names += [(node.ino, name) for name in node.watched.forget_missing()]
+                names += [(node.ino, Name(name)) for name in node.watched.forget_negative()]
         return names
 
-    def _tell_kernel(self, names: list[tuple[int, bytes]], changed: list[Node]) -> None:
+    def _tell_kernel(self, names: list[tuple[int, Name]], changed: list[Node]) -> None:
         """In a thread: each of these may wait for a request in flight."""
         if not self._new_epoch():
-            for parent, name in names:
-                _unless_unknown(partial(pyfuse3.invalidate_entry, InodeT(parent), pyfuse3.FileNameT(name)))
-        for node in changed:
-            _unless_unknown(partial(pyfuse3.invalidate_inode, InodeT(node.ino)))
+            invalidate([forget_dentry(parent, name) for parent, name in names])
+        invalidate([forget_inode(node.ino) for node in changed])
 
     def _new_epoch(self) -> bool:
         if self._device is None:
@@ -123,12 +119,3 @@ class PolicySwitch:
             self._device = None
             return False
         return True
-
-
-def _unless_unknown(invalidate: Callable[[], None]) -> None:
-    try:
-        invalidate()
-    except OSError as error:
-        # ENOENT: the kernel did not have it. ENOTCONN, EBADF: the mount is ending, and with it every answer.
-        if error.errno not in (errno.ENOENT, errno.ENOTCONN, errno.EBADF, errno.ENOTDIR):
-            raise

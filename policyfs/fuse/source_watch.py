@@ -1,23 +1,18 @@
-"""What the kernel may keep, and for how long: as long as it is true (rule cache-1).
+"""The watch of SOURCE: reports to the kernel cache what others change in it (rule cache-1).
 
-Theory. The kernel answers by itself, at native speed, for names, attributes and pages it was given for a long life. So
-the daemon watches what it has handed out: one inotify watch for each source directory it has looked into, made before
-the look. An event names a directory and an entry, never what happened to it that matters: what is there now is compared
-with what the kernel was last told, and only a difference is invalidated. That is how the session's own changes, which
-raise events like any other, come to invalidate nothing.
+Theory. The kernel may keep what it was told for as long as it is true (`kernel_cache`). So the daemon watches what it has
+handed out: one inotify watch for each source directory it has looked into, made before the look. An event names a directory
+and an entry, and says little of what happened to it. So what is there now is compared with what the kernel was told last,
+and only a difference is invalidated. That is how the session's own changes, which raise events like any other, invalidate
+nothing.
 
-What is compared is the object behind a name (`Watched.known`) and its change time (`Node.stamp`): every change of
-content or attributes moves ctime, which nothing can set. Where ctime may not tell two changes apart, because the last
-one was a moment ago (`RACY_NS`), attributes are given for a second only.
+Events are queued by the kernel within the call that makes the change, and are looked at a few milliseconds later, so that a
+burst on one name is one look (`_GATHER`).
 
 Not all can be watched. A file with several names changes without an event in the directory it was seen in; a file
-system on another machine changes without any event; the watches of a user are limited. There the life is a second, as
+system on another machine changes without any event; the watches of a user are limited. There the lifetime is a second, as
 with most network file systems, and the log says so. So a stale answer is bounded everywhere, and where it is longer than
 an event takes, it is known.
-
-Invalidating blocks while a request on the same directory is in flight, and that request may be waiting for this very
-process. So it is done in a thread, never in a handler (pyfuse3, `invalidate_entry`). Pages are invalidated only where
-size and time are as they were: with another size or time the kernel drops them by itself (FUSE_AUTO_INVAL_DATA).
 """
 
 from __future__ import annotations
@@ -25,39 +20,23 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import time
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 
 import inotify_simple
-import pyfuse3
 import trio
 from inotify_simple import flags as events
-from pyfuse3 import InodeT
 
-from policyfs.fuse.names import Names
-from policyfs.fuse.nodes import Node, Nodes
+from policyfs.fuse import kernel_cache
+from policyfs.fuse.kernel_cache import Invalidation, Stale, State, forget_dentry, forget_inode, invalidate_and_log
+from policyfs.fuse.nodes import Node, Nodes, Watched
 from policyfs.policy.paths import Name, ViewPath
 from policyfs.source.root import Root
 from policyfs.source.tree import Identity
 from policyfs.view.attributes import Attributes
-from policyfs.view.location import Location
 from policyfs.view.view import View
 
 log = logging.getLogger("policyfs")
 
-LONG = 86400.0
-"""Seconds that something watched may be kept: until it changes, in effect. A day, so that even a lost event ends."""
-LONG_FILE = 60.0
-"""Seconds that a file's attributes may be kept although it is watched: it may have been given a second name in a directory
-that nothing here ever looked into, and no event tells of a write by that name. One request a minute for a file in use."""
-SHORT = 1.0
-"""Seconds for what nothing watches: what most network file systems take."""
-RACY_NS = 20_000_000
-"""How young a change is, in nanoseconds, while another may bear the same ctime: the kernel's clock tick is at most 10 ms
-(CONFIG_HZ=100), and this is two of them."""
-MOST_MISSING = 4096
-"""Names kept as missing in one directory. Beyond it a missing name, like a hidden one, is not cached at all."""
 MOST_UNSHOWN = 256
 """Names that are missing to the kernel although something is there. Beyond it the first of them are asked for anew."""
 _GATHER = 0.004
@@ -96,60 +75,6 @@ _SILENT_FILE_SYSTEMS = {
 """f_type of statfs(2) of file systems that others can change without an event here."""
 
 
-class Watched:
-    """A directory under watch: what the kernel was told of its names (a node, or None for a name that is missing or
-    hidden), and its listing where that is still true."""
-
-    __slots__ = ("descriptor", "displaced", "known", "location", "location_epoch", "missing", "names", "node")
-
-    def __init__(self, node: Node, descriptor: int, displaced: list[Node]) -> None:
-        self.node = node
-        self.descriptor = descriptor
-        self.displaced = displaced
-        """Directories in whose place something else was found, for the events that will tell of it."""
-        self.known: dict[bytes, Node | None] = {}
-        self.missing = 0
-        self.names: Names | None = None
-        self.location: Location | None = None
-        """Where the directory is, as of `location_epoch` (`Nodes.location`)."""
-        self.location_epoch = -1
-
-    def tell(self, name: bytes, node: Node) -> None:
-        """Note that the kernel has this node under this name."""
-        before = self.known.get(name, node)
-        if before is not node:
-            if before is None:
-                self.missing -= 1
-            elif before.watched is not None:
-                self.displaced.append(before)
-        self.known[name] = node
-
-    def tell_missing(self, name: bytes) -> bool:
-        """Note that the kernel has this name as missing; False where there is no room to note it."""
-        if name not in self.known or self.known[name] is not None:
-            if self.missing >= MOST_MISSING:
-                return False
-            self.missing += 1
-            self.known[name] = None
-        return True
-
-    def forget_missing(self) -> list[bytes]:
-        """Forget, and give, the names that the kernel has as missing."""
-        missing = [name for name, node in self.known.items() if node is None]
-        for name in missing:
-            del self.known[name]
-        self.missing = 0
-        return missing
-
-    def drop(self, name: bytes) -> None:
-        """The kernel has nothing under this name any more."""
-        if name in self.known and self.known.pop(name) is None:
-            self.missing -= 1
-
-
-Invalidation = Callable[[], None]
-
-
 class Watch:
     """The watches of one mount."""
 
@@ -163,8 +88,9 @@ class Watch:
         self._unshown: dict[tuple[Watched, bytes], None] = {}
         self._unshown_any = trio.Event()
         self._displaced: list[Node] = []
-        self._doubted: list[Node] = []
-        self._doubting = trio.Event()
+        """Directories in whose place something else was found, for the events that will tell of it."""
+        self._pages_suspect: list[Node] = []
+        self._any_pages_suspect = trio.Event()
         try:
             silent = _SILENT_FILE_SYSTEMS.get(view.root.file_system_type())
         except OSError:
@@ -211,13 +137,26 @@ class Watch:
             return None
         finally:
             self._view.root.let_go(reached)
-        node.watched = self._by_descriptor[descriptor] = Watched(node, descriptor, self._displaced)
+        node.watched = self._by_descriptor[descriptor] = Watched(node, descriptor)
         return node.watched
 
     def give_up_names(self) -> None:
         """Keep no directory's names for the next opening, for the sake of the memory that they take."""
         for watched in self._by_descriptor.values():
-            watched.names = None
+            watched.forget_names()
+
+    def named(self, directory: Node, name: Name, node: Node) -> None:
+        """A reply tells the kernel of a node under a name in a directory, or the session moved it there."""
+        if directory.watched is not None:
+            before = directory.watched.told(name, node)
+            if before is not None and before.watched is not None:
+                self._displaced.append(before)
+
+    @staticmethod
+    def moved_by_session(node: Node) -> None:
+        """The session moved a directory: the event of that tells nothing new."""
+        if node.watched is not None:
+            node.watched.moves += 1
 
     def tell_apart(self, identity: Identity, path: ViewPath) -> None:
         """Before the kernel is told of a directory: a known one of this inode number may have been removed, the event still
@@ -262,8 +201,8 @@ class Watch:
         if node.parent is not None:
             for parent, name in ((node.parent, node.name), *(node.others or ())):
                 watched = parent.watched
-                if watched is not None and watched.known.get(name) is node:
-                    watched.drop(name)
+                if watched is not None and watched.dentries.get(name) is node:
+                    watched.forget(name)
         watched = node.watched
         if watched is not None:
             node.watched = None
@@ -277,11 +216,10 @@ class Watch:
 
     # -- what happens outside -------------------------------------------------------------------------------------------
 
-    def doubt(self, node: Node) -> None:
-        """A file that somebody has open was changed by another, and its size and time may be as they were: have the
-        kernel drop its pages."""
-        self._doubted.append(node)
-        self._doubting.set()
+    def drop_pages(self, node: Node) -> None:
+        """The pages of a file that somebody has open are suspect: have the kernel drop them at once."""
+        self._pages_suspect.append(node)
+        self._any_pages_suspect.set()
 
     def unshown(self, watched: Watched, name: bytes) -> None:
         """Note that a name was told as missing since what is there is not shown. It is kept as long as any that is missing,
@@ -294,10 +232,10 @@ class Watch:
         """Look now and then whether what was not shown is to be shown by now. Runs until cancelled."""
         while True:
             await self._unshown_any.wait()
-            await trio.sleep(SHORT)
+            await trio.sleep(kernel_cache.SHORT)
             found: list[Invalidation] = []
             for watched, name in list(self._unshown):
-                if name not in watched.known or watched.known[name] is not None or watched.node.watched is not watched:
+                if not watched.is_negative(name) or watched.node.watched is not watched:
                     del self._unshown[watched, name]
                 elif len(self._unshown) > MOST_UNSHOWN or self._is_shown(watched, name):
                     del self._unshown[watched, name]
@@ -306,7 +244,7 @@ class Watch:
                 self._unshown_any = trio.Event()
             if found:
                 self.invalidations += len(found)
-                await trio.to_thread.run_sync(_do_all, found)
+                await trio.to_thread.run_sync(invalidate_and_log, found)
 
     def _is_shown(self, watched: Watched, name: bytes) -> bool:
         try:
@@ -315,15 +253,14 @@ class Watch:
             return False
         return True
 
-    async def drop_doubted(self) -> None:
-        """Have the kernel drop the pages that are in doubt, as soon as they are. Runs until cancelled."""
+    async def drop_suspect_pages(self) -> None:
+        """Have the kernel drop suspect pages of open files, as soon as they are suspect. Runs until cancelled."""
         while True:
-            await self._doubting.wait()
-            self._doubting = trio.Event()
-            doubted, self._doubted = self._doubted, []
-            self.invalidations += len(doubted)
-            drop: list[Invalidation] = [partial(pyfuse3.invalidate_inode, InodeT(node.ino)) for node in doubted]
-            await trio.to_thread.run_sync(_do_all, drop)
+            await self._any_pages_suspect.wait()
+            self._any_pages_suspect = trio.Event()
+            suspects, self._pages_suspect = self._pages_suspect, []
+            self.invalidations += len(suspects)
+            await trio.to_thread.run_sync(invalidate_and_log, [forget_inode(node.ino) for node in suspects])
 
     async def run(self) -> None:
         """Follow the source until cancelled."""
@@ -335,7 +272,7 @@ class Watch:
             invalidations = self._noticed(self._inotify.read(timeout=0))
             if invalidations:
                 self.invalidations += len(invalidations)
-                await trio.to_thread.run_sync(_do_all, invalidations)
+                await trio.to_thread.run_sync(invalidate_and_log, invalidations)
 
     def _noticed(self, happened: Iterable[inotify_simple.Event]) -> list[Invalidation]:
         """What the kernel must forget after these events."""
@@ -354,14 +291,14 @@ class Watch:
                 self._lost(watched, found)
                 continue
             if event.mask & _MOVED:
-                if watched.node.moves:
-                    watched.node.moves -= 1
+                if watched.moves:
+                    watched.moves -= 1
                 else:
                     moved[watched.node] = None
                 continue
             directories[event.wd] = None
             if event.mask & _NAMES_CHANGE:
-                watched.names = None
+                watched.forget_names()
             if event.name:
                 key = event.wd, os.fsencode(event.name)
                 touched[key] = touched.get(key, 0) | event.mask
@@ -369,7 +306,7 @@ class Watch:
             watched = self._by_descriptor.get(descriptor)
             if watched is None:
                 continue
-            if name in watched.known:
+            if name in watched.dentries:
                 self._look_at_name(watched, Name(name), found)
             elif mask & _NAMES_COME:
                 self._look_at_new_name(watched, Name(name), found)
@@ -385,7 +322,7 @@ class Watch:
         return found
 
     def _look_at_name(self, watched: Watched, name: Name, found: list[Invalidation]) -> None:
-        node = watched.known[name]
+        node = watched.dentries[name]
         location = self._view.child(self._nodes.location(watched.node), name)
         try:
             attributes = self._view.attributes(location)
@@ -420,22 +357,17 @@ class Watch:
                 self._compare(node, attributes, found)
 
     def _forget_name(self, watched: Watched, name: Name, found: list[Invalidation]) -> None:
-        watched.drop(name)
-        parent = watched.node.ino
-
-        def forget_name() -> None:
-            pyfuse3.invalidate_entry(InodeT(parent), pyfuse3.FileNameT(name))
-
-        found.append(forget_name)
+        watched.forget(name)
+        found.append(forget_dentry(watched.node.ino, name))
 
     def _look_at_object(self, node: Node, found: list[Invalidation]) -> None:
         """A directory itself: its times move with its entries."""
-        if node.stamp == 0:
+        if node.cached.state is State.FORGOTTEN:
             return
         try:
             attributes = self._view.attributes(self._nodes.location(node), node.identity)
         except OSError:
-            node.entry = None
+            node.cached.out_of_reach()
             return
         self._compare(node, attributes, found)
 
@@ -456,41 +388,23 @@ class Watch:
         while waiting:
             watched = waiting.pop().watched
             if watched is not None:
-                watched.names = None
-                for name, child in list(watched.known.items()):
+                watched.forget_names()
+                for name, child in list(watched.dentries.items()):
                     if child is not None and child.parent is watched.node and child.watched is not None:
                         waiting.append(child)
                     self._forget_name(watched, Name(name), found)
 
     @staticmethod
     def _compare(node: Node, attributes: Attributes | None, found: list[Invalidation]) -> None:
-        """Let the kernel forget what it was told of a node, if that is not what is there now (None: not known)."""
-        if node.stamp == 0 or (attributes is not None and node.stamp == attributes.change_ns):
-            return
-        entry = node.entry
-        if attributes is not None and attributes.is_directory:
-            attributes_only = True
-        else:
-            # Another size or time is how the kernel knows that a file's pages are true no more. Both can be put back.
-            attributes_only = (
-                entry is not None
-                and attributes is not None
-                and (entry.st_size, entry.st_mtime_ns) != (attributes.size, attributes.modify_ns)
-            )
-        node.entry = None
-        node.stamp = 0
-        node.pages_doubted = True
-        ino = node.ino
-
-        def forget_attributes() -> None:
-            pyfuse3.invalidate_inode(InodeT(ino), attr_only=attributes_only)
-
-        found.append(forget_attributes)
+        """Have the kernel forget what it was told of a node, if that is not what is there now (None: not known)."""
+        stale = node.cached.compare(attributes)
+        if stale is not Stale.NOTHING:
+            found.append(forget_inode(node.ino, attributes_only=stale is Stale.ATTRIBUTES))
 
     def _lost(self, watched: Watched, found: list[Invalidation]) -> None:
         """The kernel took a watch away: its directory is gone, or its file system was unmounted. Another directory may
         have its inode number already: it is not to be taken for this one, nor this one's names for its."""
-        for name in list(watched.known):
+        for name in list(watched.dentries):
             self._forget_name(watched, Name(name), found)
         del self._by_descriptor[watched.descriptor]
         node = watched.node
@@ -499,7 +413,7 @@ class Watch:
         node.watched = None
         self._nodes.ended(node)
         above = None if node.parent is None else node.parent.watched
-        if above is not None and above.known.get(node.name) is node:
+        if above is not None and above.dentries.get(node.name) is node:
             # Where the other has its name too, that name shows no difference.
             self._forget_name(above, node.name, found)
 
@@ -507,35 +421,11 @@ class Watch:
         """Forget all that was told: every name and every attribute."""
         found: list[Invalidation] = []
         for watched in list(self._by_descriptor.values()):
-            watched.names = None
-            for name in list(watched.known):
+            watched.forget_names()
+            for name in list(watched.dentries):
                 self._forget_name(watched, Name(name), found)
-            watched.node.moves = 0
+            watched.moves = 0
             self._look_where_it_is(watched.node, found)
         for node in self._nodes:
             self._compare(node, None, found)
         return found
-
-
-def life(watched: Watched | None, attributes: Attributes) -> float:
-    """Seconds that attributes may be kept: a file's own directory is watched, it has no other name, and its last change
-    is old enough to be told from the next."""
-    if watched is None or attributes.links != 1 or time.time_ns() - attributes.change_ns < RACY_NS:
-        return SHORT
-    return LONG if attributes.is_directory else LONG_FILE
-
-
-def this_minute() -> int:
-    """Which minute it is, by a clock that nobody sets: attributes of files are kept for one (`LONG_FILE`)."""
-    return int(time.monotonic() // LONG_FILE)
-
-
-def _do_all(invalidations: list[Invalidation]) -> None:
-    """In a thread: each may block until a request in flight is answered."""
-    for invalidate in invalidations:
-        try:
-            invalidate()
-        except OSError as error:
-            # ENOENT: the kernel did not have it. ENOTCONN, EBADF: the mount is ending.
-            if error.errno not in (errno.ENOENT, errno.ENOTCONN, errno.EBADF, errno.ENOTDIR):
-                log.warning("the kernel did not take an invalidation: %s", error)

@@ -34,7 +34,7 @@ from policyfs.policy.session import Session
 log = logging.getLogger("policyfs")
 
 SHORT = 1.0
-"""Seconds for which a look holds where nothing tells of changes: as long as names are kept there (`fuse.source_watch`)."""
+"""Seconds for which a look holds where nothing tells of changes: as long as names are kept there (`fuse.kernel_cache`)."""
 
 _EVENTS = int(events.CREATE | events.MOVED_TO | events.ONLYDIR | events.DONT_FOLLOW)
 """A name that goes away takes nothing from a rule; one that comes may be a link."""

@@ -32,7 +32,7 @@ LAYERS = {
     ),
     "mount": Layer(
         "on a real mount",
-        "what a mount adds: what the kernel keeps (policyfs/fuse/source_watch, lives of names and attributes), the daemon, "
+        "what a mount adds: what the kernel keeps (policyfs/fuse/kernel_cache, lives of names and attributes), the daemon, "
         "files read by policyfs/opening, or tests/conformance/kernel.py, which does for the other players what the "
         "kernel does",
     ),

@@ -103,7 +103,7 @@ def test_what_has_become_another_kind_is_stale(source: Path, monkeypatch: pytest
         assert trio.run(asked, operations.getattr, file).st_ino == file
         node = operations.nodes.get(file)
         assert node is not None
-        node.entry = None
+        node.cached.out_of_reach()
         monkeypatch.setattr(view, "attributes", of_a_directory)
         with pytest.raises(pyfuse3.FUSEError) as caught:
             trio.run(asked, operations.getattr, file)
@@ -572,7 +572,7 @@ def test_a_known_node_costs_less_than_a_kilobyte_and_is_given_back(source: Path)
         before, _ = tracemalloc.get_traced_memory()
         for number in range(count):
             one = file._replace(identity=file.identity._replace(ino=1_000_000_000 + number))
-            nodes.told(nodes.root, Name(b"file-%d" % number), one, location.place)
+            nodes.found(nodes.root, Name(b"file-%d" % number), one, location.place).cached.remember()
         known, _ = tracemalloc.get_traced_memory()
         assert len(nodes) == count + 1
         assert (known - before) / count < 1024

@@ -245,7 +245,7 @@ def test_a_second_name_in_a_directory_that_nobody_looked_into(source: Path) -> N
     second."""
     (source / "work").mkdir()
     (source / "elsewhere").mkdir()
-    with mounted(source, "/=stage", sabotage="import policyfs.fuse.source_watch as watch; watch.LONG_FILE = 1.0") as view:
+    with mounted(source, "/=stage", sabotage="import policyfs.fuse.kernel_cache as cache; cache.LONG_FILE = 1.0") as view:
         made = trials(view, Change.kinds[0], "work")
         for trial in made:
             other = source / "elsewhere" / trial.behind.name

@@ -37,7 +37,7 @@ TO_KEEP = 0.1
 @pytest.fixture(scope="module", params=["epoch", "name by name"])
 def lively(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """One mount for the tests here, for each of the two ways to tell the kernel."""
-    sabotage = f"import policyfs.fuse.source_watch as watch; watch.SHORT = {TO_KEEP}\n"
+    sabotage = f"import policyfs.fuse.kernel_cache as cache; cache.SHORT = {TO_KEEP}\n"
     if request.param != "epoch":
         sabotage += asking_for(old_kernel=True)
     with live(tmp_path_factory.mktemp("source"), "/=ro", sabotage=sabotage, deadline=MODULE_DEADLINE) as lively:
@@ -671,7 +671,7 @@ def test_whatever_is_moved_the_mount_shows_what_a_new_one_would(
     source = tmp_path / "source"
     (source / "marker").mkdir(parents=True)
     (source / "marker/last").touch()
-    sabotage = f"import policyfs.fuse.source_watch as watch; watch.SHORT = {TO_KEEP}\n"
+    sabotage = f"import policyfs.fuse.kernel_cache as cache; cache.SHORT = {TO_KEEP}\n"
     if seed % 2:
         sabotage += asking_for(old_kernel=True)
     with live(source, session=SESSION, sabotage=sabotage) as lively, ExitStack() as stack:

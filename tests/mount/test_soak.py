@@ -28,9 +28,9 @@ MOST_GROWN = 2 << 20
 _TELL_WHAT_IS_HELD = """
 import ctypes, gc, mmap
 from policyfs.daemon import control
-from policyfs.fuse import source_watch
+from policyfs.fuse import kernel_cache
 from policyfs.policy import globs
-source_watch.MOST_MISSING = globs.MOST_REMEMBERED = 100
+kernel_cache.MAX_NEGATIVE = globs.MOST_REMEMBERED = 100
 status = control.Control._status
 async def telling(self, request):
     gc.collect()
