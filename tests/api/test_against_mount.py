@@ -94,11 +94,15 @@ def outcome(act: Callable[[], Any]) -> Any:
 
 
 def paths() -> list[str]:
-    """Every path of up to two names, and the longer ones that begin in a directory or a link; dots resolved by their
-    text (rule path-2), where the kernel would go by the tree."""
-    asked = {"/".join(names) for length in (1, 2) for names in itertools.product(NAMES, repeat=length)}
-    for second, third in itertools.product(NAMES, NAMES):
-        asked |= {f"open/{second}/{third}", f"way/in/{second}/{third}", f"way/in/back/{second}/{third}"}
+    """Every name in every directory and behind every link that there is, and in some that are not there; dots resolved by
+    their text (rule path-2), where the kernel would go by the tree."""
+    asked = {*NAMES, *("/".join(names) for names in itertools.product(("open", "way", "closed", "nowhere", ".."), NAMES))}
+    asked |= {f"open/{second}/{third}" for second, third in itertools.product(NAMES, NAMES)}
+    # What is missing or no directory in `open` is so here.
+    below = ("deep", "back", "x", "x-again", "nowhere", "..")
+    asked |= {f"way/in/{second}/{third}" for second, third in itertools.product(below, NAMES)}
+    last = ("private", "dir", "deep", "p", "nowhere", "..")
+    asked |= {f"way/in/back/{second}/{third}" for second, third in itertools.product(NAMES, last)}
     resolved = {os.path.normpath(f"/{path}") for path in asked}
     return sorted(resolved)
 
