@@ -6,6 +6,7 @@ policyfs is started from a checkout and an environment in the home, and a sessio
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -108,13 +109,12 @@ def install(home: Path) -> None:
 
 
 @pytest.fixture
-def person(somebody: Person, monkeypatch: pytest.MonkeyPatch) -> Person:
+def person(somebody: Person) -> Person:
     """The same, whose `policyfs` is the one in the home."""
     program = (str(somebody.home / "env/bin/python"), *harness.PROGRAM[1:])
-    monkeypatch.setattr(harness, "PROGRAM", program)
     done = somebody.run(*program[:2], "-c", "import policyfs; print(policyfs.__file__)")
     assert done.stdout == f"{somebody.home}/link/policyfs/__init__.py\n", done
-    return somebody
+    return dataclasses.replace(somebody, program=program)
 
 
 def attack(person: Person, view: Path) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,10 @@ from policyfs.policy.paths import HostPath, ViewPath, from_text
 from policyfs.policy.policy import Policy, Surroundings
 from policyfs.source.root import Root
 from policyfs.view.view import View
+from tests.mount.forked import forked
 
 VECTORS = Path(__file__).resolve().parents[2] / "conformance" / "instructions.json"
 CASES: list[dict[str, Any]] = json.loads(VECTORS.read_text(encoding="utf-8"))["cases"]
-PROGRAM = (sys.executable, "-I", "-c", "from policyfs.cli import main; main()")
 
 
 class Views:
@@ -174,7 +173,7 @@ def test_a_path_cannot_speak_to_the_model() -> None:
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+    return forked([*map(str, arguments)], environment=os.environ, directory=os.getcwd())
 
 
 @pytest.fixture

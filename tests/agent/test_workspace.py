@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,7 @@ from policyfs.agent.workspace import FIELDS, TEMPLATE, TemplateFault, workspace
 from policyfs.cli.conformance import session_of
 from policyfs.policy.paths import HostPath
 from policyfs.policy.policy import Policy, Surroundings
-
-PROGRAM = (sys.executable, "-I", "-c", "from policyfs.cli import main; main()")
+from tests.mount.forked import forked
 
 
 def policy(grants: dict[str, str], **tables: Any) -> Policy:
@@ -101,7 +100,7 @@ def test_a_template_with_an_unknown_field_is_refused() -> None:
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*PROGRAM, "view", *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+    return forked(["view", *map(str, arguments)], environment=os.environ, directory=os.getcwd())
 
 
 def test_the_command_prints_the_block(source: Path, tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
-PROGRAM = (sys.executable, "-I", "-c", "from policyfs.cli import main; main()")
+from tests.mount.forked import forked
+from tests.mount.harness import PROGRAM
 
 DONE, FAILED, USAGE, POLICY, PLACE, MACHINE = range(6)
 """The exit codes, as `policyfs --help` has them."""
@@ -32,17 +32,18 @@ class Said(NamedTuple):
 def policyfs(*arguments: str | bytes | Path, home: Path, output: int = subprocess.PIPE) -> Said:
     """Run the program. No run may end in a traceback or print a control character, and none may take long."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "PYTHON"))}
-    done = subprocess.run(
-        [*PROGRAM, *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.PIPE,
-        cwd=home,
-        env={**environment, "HOME": str(home)},
-        check=False,
-        timeout=60,
-    )
-    out, errors = (done.stdout or b"").decode("utf-8"), done.stderr.decode("utf-8")
+    environment["HOME"] = str(home)
+    words = [os.fsdecode(argument) for argument in arguments]
+    done: subprocess.CompletedProcess[str]
+    if output == subprocess.PIPE:
+        done = forked(words, environment=environment, directory=str(home))
+    else:
+        done = subprocess.run(
+            [*PROGRAM, *words],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE, text=True, errors="surrogateescape",
+            cwd=home, env=environment, check=False, timeout=60,
+        )  # fmt: skip
+    out, errors = done.stdout or "", done.stderr
     assert "Traceback" not in errors, errors
     assert all(character.isprintable() or character == "\n" for character in out + errors), (out, errors)
     return Said(done.returncode, out, errors.splitlines())

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,9 @@ from policyfs.doctor.git_index import Index, NotAnIndex, parse
 from policyfs.opening.load import PolicyOptions, git_machine, policy_for
 from policyfs.policy.paths import HostPath, Name
 from policyfs.source.root import Root
+from tests.mount.forked import forked
+from tests.mount.harness import PROGRAM
 
-PROGRAM = (sys.executable, "-I", "-c", "from policyfs.cli import main; main()")
 IDENTITY = {
     "GIT_AUTHOR_NAME": "Somebody", "GIT_AUTHOR_EMAIL": "somebody@example.invalid",
     "GIT_COMMITTER_NAME": "Somebody", "GIT_COMMITTER_EMAIL": "somebody@example.invalid",
@@ -74,6 +74,8 @@ def told(tree: Path, home: Path, *options: str, without: tuple[str, ...] = ()) -
     environment = {**os.environ, "HOME": str(home)}
     for variable in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR"):
         environment.pop(variable, None)
+    if not without:
+        return forked(["doctor", str(tree), *options], environment=environment, directory=os.getcwd())
     return subprocess.run(
         [*without, *PROGRAM, "doctor", str(tree), *options],
         capture_output=True, text=True, check=False, timeout=60, env=environment, stdin=subprocess.DEVNULL,

@@ -18,17 +18,13 @@ What holds for every mount made here:
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import errno
-import functools
-import json
 import os
 import re
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -44,19 +40,14 @@ import pytest
 from policyfs.host import mounts
 from policyfs.host.mounts import Mount
 from policyfs.policy.paths import HostPath
+from tests.mount.forked import DEADLINE, PATIENCE, forked
 from tests.mount.watchdog import abort_connection
 
 PROGRAM = (sys.executable, "-I", "-c", "from policyfs.cli import main; main()")
 """The `policyfs` command of the interpreter that runs the tests."""
 
-DEADLINE = 60.0
-"""Seconds that a mount may live unless the test says otherwise."""
-
 MODULE_DEADLINE = 300.0
 """The same for one that all tests of a module share, which take up to a minute on a machine that has nothing else to do."""
-
-PATIENCE = 15.0
-"""Seconds to wait for what takes milliseconds, on a machine that has much else to do."""
 
 LEAK_PATIENCE = 5.0
 """Seconds until a descriptor that the daemon holds more than at the start is a leak: it keeps what was removed until the
@@ -66,7 +57,6 @@ _ERRNO_NAMES = {**errno.errorcode, errno.EOPNOTSUPP: "EOPNOTSUPP"}
 """By the names that errno(3) leads with: Python has ENOTSUP for this one."""
 
 _WATCHDOG = Path(__file__).with_name("watchdog.py")
-_COMMAND_SERVER = Path(__file__).with_name("command_server.py")
 _COMPLAINT = re.compile(r" (WARNING|ERROR|CRITICAL) |^Traceback|^Exception|Warning:")
 _SERVING = re.compile(r"serving, process (\d+)$", re.MULTILINE)
 
@@ -157,6 +147,8 @@ class Person:
     namespace: int | None = None
     """The process that holds the mount namespace; None for the tests' own."""
     uid: int = field(default_factory=os.geteuid)
+    program: tuple[str, ...] | None = None
+    """The words that run another installation of policyfs, with an interpreter of its own."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -171,6 +163,11 @@ class Person:
             "XDG_STATE_HOME": str(self.home / ".local/state"),
             "GIT_CONFIG_GLOBAL": os.devnull,
         }
+
+    @property
+    def namespaces(self) -> dict[str, int]:
+        """The processes whose namespaces this person is in, by their names in /proc/PID/ns."""
+        return {} if self.namespace is None else {"mnt": self.namespace}
 
     def command(self, *argv: str | os.PathLike[str], cwd: str | os.PathLike[str] | None = None) -> list[str]:
         """The argument vector that does this as this person, in `cwd`, their home unless said otherwise."""
@@ -213,10 +210,26 @@ class Person:
         return self.run(sys.executable, "-I", "-c", script, *arguments, cwd=cwd)
 
     def policyfs(
-        self, *arguments: str | os.PathLike[str], cwd: str | os.PathLike[str] | None = None
+        self,
+        *arguments: str | os.PathLike[str],
+        cwd: str | os.PathLike[str] | None = None,
+        input: str | None = None,
+        timeout: float = DEADLINE,
+        name: str = "",
     ) -> subprocess.CompletedProcess[str]:
-        """Run the `policyfs` command as this person."""
-        return self.run(*PROGRAM, *arguments, cwd=cwd)
+        """Run the `policyfs` command as this person, without a fresh interpreter; `run(*PROGRAM, ...)` has one."""
+        if self.program is not None:
+            return self.run(*self.program, *arguments, cwd=cwd, input=input, timeout=timeout)
+        return forked(
+            [os.fspath(word) for word in arguments],
+            environment=self.environment,
+            directory=os.fspath(cwd or self.home),
+            namespaces=self.namespaces,
+            uid=self.uid,
+            name=name,
+            input=input,
+            timeout=timeout,
+        )
 
     def mount_table(self) -> list[Mount]:
         """The mounts that this person sees."""
@@ -465,10 +478,7 @@ def mounted(
         program = _sabotaged(sabotage) if sabotage else PROGRAM
         with _taken_away_on_failure(person, point):
             arguments = ("mount", source, point, *words, *options, "--log", log)
-            if fresh or sabotage or person.namespace is not None:
-                done = person.run(*program, *arguments)
-            else:
-                done = forked(person, *arguments)
+            done = person.run(*program, *arguments) if fresh or sabotage else person.policyfs(*arguments)
             assert done.returncode == 0, f"policyfs mount gave {done.returncode}: {done.stderr}{_text_of(log)}"
             # A request is answered only after the daemon has logged who it is.
             told_of = _SERVING.search(log.read_text())
@@ -479,42 +489,6 @@ def mounted(
         view = Mounted(source, point, person, process, log, done.stdout, done.stderr)
         with overseen(view, deadline):
             yield view
-
-
-@functools.cache
-def _command_server() -> socket.socket:
-    """The process that runs commands for this test process (see `command_server`). It ends with it."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        server = subprocess.Popen(
-            [sys.executable, "-I", str(_COMMAND_SERVER), str(theirs.fileno())],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-        )
-
-    def end() -> None:
-        ours.close()
-        server.wait(PATIENCE)
-
-    atexit.register(end)
-    ours.settimeout(DEADLINE)
-    return ours
-
-
-def forked(person: Person, *arguments: str | os.PathLike[str]) -> subprocess.CompletedProcess[str]:
-    """Run the `policyfs` command as this person, whose mount namespace is the tests' own, without a fresh interpreter."""
-    words = [os.fspath(word) for word in arguments]
-    request = {"arguments": words, "environment": person.environment, "directory": str(person.home)}
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        server = _command_server()
-        socket.send_fds(server, [json.dumps(request).encode()], [output.fileno(), errors.fileno()])
-        status = int(server.recv(16))
-        texts = []
-        for file in (output, errors):
-            file.seek(0)
-            texts.append(file.read().decode(errors="surrogateescape"))
-    return subprocess.CompletedProcess(words, status, *texts)
 
 
 @contextlib.contextmanager

@@ -117,6 +117,10 @@ class Networked(Person):
     network: int = 0
     """The process that holds its network namespace."""
 
+    @property
+    def namespaces(self) -> dict[str, int]:
+        return {**super().namespaces, "net": self.network}
+
     def command(self, *argv: str | os.PathLike[str], cwd: str | os.PathLike[str] | None = None) -> list[str]:
         enter = ["nsenter", f"--mount=/proc/{self.namespace}/ns/mnt", f"--net=/proc/{self.network}/ns/net", "--"]
         person = ["setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import signal
@@ -57,7 +58,8 @@ class Ground:
         input: str | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in the view."""
-        return self.person.run(*self.words(*command, options=options, grants=grants), cwd=cwd, input=input)
+        words = self.words(*command, options=options, grants=grants)
+        return self.person.policyfs(*words[len(PROGRAM) :], cwd=cwd, input=input, name=self.name)
 
     def python(self, script: str, *arguments: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
         """Run a Python script, given as text, in the view."""
@@ -67,6 +69,11 @@ class Ground:
         """Start a run and do not wait for it. It is its own process: what the person's namespace takes to enter execs."""
         self.started.append(self.person.popen(*self.words(*command, options=options), **how))
         return self.started[-1]
+
+    @property
+    def name(self) -> str:
+        """By which the forked processes of a run can be told, at most 15 bytes (/proc/PID/comm)."""
+        return f"run-{hashlib.sha256(os.fsencode(self.source)).hexdigest()[:10]}"
 
     # -- what is left -----------------------------------------------------------------------------------------------
 
@@ -86,7 +93,7 @@ class Ground:
         return found + self.processes()
 
     def processes(self) -> list[str]:
-        """Processes that belong to runs of this tree: they name it, or have its person's home for a home."""
+        """Processes that belong to runs of this tree: they name it, have its person's home for a home, or have its name."""
         marks = (os.fsencode(self.source), b"HOME=" + os.fsencode(self.person.home) + b"\0")
         found = []
         for name in os.listdir("/proc"):
@@ -94,9 +101,10 @@ class Ground:
                 continue
             try:
                 told = Path("/proc", name, "cmdline").read_bytes() + Path("/proc", name, "environ").read_bytes()
+                name_of = Path("/proc", name, "comm").read_text(errors="replace").removesuffix("\n")
             except OSError:
                 continue
-            if told and any(mark in told for mark in marks):
+            if name_of == self.name or (told and any(mark in told for mark in marks)):
                 found.append(f"{name} {told[:200]!r}")
         return found
 
