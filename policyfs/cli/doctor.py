@@ -14,6 +14,7 @@ import click
 from policyfs.cli.options import OnceEach, directories, policy_options, printable
 from policyfs.doctor.examine import Examination, Notice
 from policyfs.doctor.findings import Finding, Kind
+from policyfs.host import mounts
 from policyfs.host.errors import Exit
 from policyfs.opening.load import PolicyOptions, git_machine, session_of, source_of
 from policyfs.opening.view import nothing_open, policy_on, root_of
@@ -44,13 +45,15 @@ def command(context: click.Context, source: str, options: PolicyOptions, show_al
       policyfs doctor ~/tree -g /=ro -g /project=stage --json
     """
     place = source_of(source)
-    session = session_of(options)
+    table = mounts.mounts()
+    options = options.read(table)
+    session = session_of(options, table)
     if not session.grants and not session.read_roots and not session.write_roots:
         options = dataclasses.replace(options, grants=("/=stage",))
         click.echo("policyfs: note: no grant is given; this looks at SOURCE as if it were mounted with -g /=stage", err=True)
     root = root_of(place)
     try:
-        policy = policy_on(root, options)
+        policy = policy_on(root, options, table)
         if policy.opens_nothing:
             raise nothing_open(policy)
         with _progress() as notice:

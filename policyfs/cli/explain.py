@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from policyfs.control import client
 from policyfs.control.explained import OPERATIONS, explanation_values, path_fault_text
 from policyfs.host import mounts, places
 from policyfs.host.errors import Exit, UserFault
+from policyfs.host.mounts import Mount
 from policyfs.opening.load import PolicyOptions, source_of
 from policyfs.opening.view import policy_of
 from policyfs.policy.levels import LEVELS
@@ -36,25 +38,26 @@ def command(source: str, paths: tuple[str, ...], options: PolicyOptions, as_json
       policyfs explain /mnt/view/Notes/a.md
     """
     given = options != PolicyOptions()
+    table = mounts.mounts()
     if given:
-        if _is_mounted(source):
+        if _is_mounted(source, table):
             raise click.UsageError("a mounted view has its policy; leave the policy options away")
         live = None
     else:
-        live = _live(source)
+        live = _live(source, table)
     if live is not None:
         point, path = live
-        if path == b"/" and paths and not _is_mounted(source):
+        if path == b"/" and paths and not _is_mounted(source, table):
             # As with policy options: SOURCE, then paths of its view.
             explained = client.ask(point, {"do": "explain", "paths": list(paths)})
         else:
-            explained = [_of_mount(text, source, path) for text in (source, *paths)]
+            explained = [_of_mount(text, source, path, table) for text in (source, *paths)]
     else:
         if not paths:
             client.refuse_detached(places.absolute(source))
             of = for_shell(from_text(source))
             raise click.UsageError(f"no PATH: write `policyfs explain {of} /`, or a path in a mounted view")
-        explained = _of_source(source, paths, options)
+        explained = _of_source(source, paths, options, table)
     for number, values in enumerate(explained):
         if as_json:
             click.echo(json.dumps(values))
@@ -64,27 +67,27 @@ def command(source: str, paths: tuple[str, ...], options: PolicyOptions, as_json
             click.echo(as_text(values))
 
 
-def _is_mounted(text: str) -> bool:
+def _is_mounted(text: str, table: Sequence[Mount]) -> bool:
     """Whether a text leads into a view by its mountpoint."""
     try:
-        return mounts.in_view(places.absolute(text)) is not None
+        return mounts.in_view(places.absolute(text), table) is not None
     except PathFault:
         return False
 
 
-def _live(text: str) -> tuple[HostPath, ViewPath] | None:
+def _live(text: str, table: Sequence[Mount]) -> tuple[HostPath, ViewPath] | None:
     """The mountpoint of the view that a text leads into and the path there, if it leads into one: by the mountpoint, or by
     the SOURCE of a run, whose command sees the view there. Raises `UserFault`."""
     try:
         place = places.absolute(text)
     except PathFault as fault:
         raise UserFault(Exit.FAILED, path_fault_text(fault, text)) from None
-    return mounts.in_view(place) or client.view_around(place)
+    return mounts.in_view(place, table) or client.view_around(place)
 
 
-def _of_mount(text: str, first: str, its_path: ViewPath) -> dict[str, Any]:
+def _of_mount(text: str, first: str, its_path: ViewPath, table: Sequence[Mount]) -> dict[str, Any]:
     """The answer on a text that leads into a mounted view, as the `first` one does. Raises `UserFault`."""
-    live = _live(text)
+    live = _live(text, table)
     if live is None:
         # As with SOURCE, one may mean paths of the view: those go on from the mountpoint.
         below = os.path.join(first, text.lstrip("/"))
@@ -96,8 +99,10 @@ def _of_mount(text: str, first: str, its_path: ViewPath) -> dict[str, Any]:
     return values
 
 
-def _of_source(source: str, paths: tuple[str, ...], options: PolicyOptions) -> list[dict[str, Any]]:
-    policy = policy_of(source_of(source), options)
+def _of_source(
+    source: str, paths: tuple[str, ...], options: PolicyOptions, table: Sequence[Mount]
+) -> list[dict[str, Any]]:
+    policy = policy_of(source_of(source), options, table)
     resolved: list[ViewPath] = []
     faults = []
     for text in paths:

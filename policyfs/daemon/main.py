@@ -102,12 +102,13 @@ def view_of(request: MountRequest) -> tuple[View, list[str]]:
             f"SOURCE {shown} takes `Name` and `NAME` for one file, so a hidden name has many spellings; "
             "mount it with --allow-case-folding, and rules compare names without regard to case",
         )
-    policy = open_policy(root, request.policy_options)
+    table = mounts.mounts()
+    policy = open_policy(root, request.policy_options, table)
     if policy.opens_nothing:
         raise nothing_open(policy)
     warnings = [
         f"{display(mount.point)} is another mount ({mount.type}) and is hidden; mount a view of it on its own"
-        for mount in mounts.nested_in(source)
+        for mount in mounts.nested_in(source, table)
     ]
     if policy.has_passages and not policy.unknown_missing:
         warnings.append(

@@ -148,15 +148,16 @@ def tops(source: HostPath, number: int | None, table: Sequence[Mount]) -> tuple[
     )
 
 
-def mount_at(point: HostPath) -> Mount | None:
-    """The uppermost mount at exactly this place."""
-    return next((mount for mount in reversed(mounts()) if mount.point == point), None)
+def mount_at(point: HostPath, table: Sequence[Mount] | None = None) -> Mount | None:
+    """The uppermost mount at exactly this place, by the mount table, which is read where it is not given."""
+    return next((mount for mount in reversed(mounts() if table is None else table) if mount.point == point), None)
 
 
-def in_view(place: HostPath) -> tuple[HostPath, ViewPath] | None:
-    """The mountpoint of the view that a place lies in, and the path there; None for a place in no view."""
+def in_view(place: HostPath, table: Sequence[Mount] | None = None) -> tuple[HostPath, ViewPath] | None:
+    """The mountpoint of the view that a place lies in, and the path there; None for a place in no view. By the mount table,
+    which is read where it is not given."""
     # Of mounts on one place the latest is the one that is seen.
-    seen = {mount.point: mount.type for mount in mounts()}
+    seen = {mount.point: mount.type for mount in (mounts() if table is None else table)}
     return in_one_of({point for point, kind in seen.items() if kind == FILE_SYSTEM_TYPE}, place)
 
 
@@ -182,9 +183,9 @@ def in_one_of(roots: Collection[HostPath], place: HostPath) -> tuple[HostPath, V
     return None
 
 
-def nested_in(source: HostPath) -> list[Mount]:
+def nested_in(source: HostPath, table: Sequence[Mount]) -> list[Mount]:
     """The mounts inside SOURCE, which a view does not enter (rule source-1)."""
-    return [mount for mount in mounts() if below(mount.point, source)]
+    return [mount for mount in table if below(mount.point, source)]
 
 
 def require_fuse() -> None:
@@ -210,8 +211,9 @@ def mountpoint_for(text: str, source: HostPath) -> HostPath:
     except PathFault as fault:
         raise UserFault(Exit.PLACE, f"MOUNTPOINT: {fault}; name an empty directory") from None
     shown = display(named)
-    point = real_mountpoint(named)
-    mounted = mount_at(point)
+    table = mounts()
+    point = real_mountpoint(named, table)
+    mounted = mount_at(point, table)
     if mounted is not None and mounted.type == FILE_SYSTEM_TYPE and _is_dead(point):
         unmount(point, lazily=True)
         mounted = mount_at(point)
@@ -245,12 +247,13 @@ def mountpoint_for(text: str, source: HostPath) -> HostPath:
     return point
 
 
-def real_mountpoint(named: HostPath) -> HostPath:
-    """The real path, without touching the mount that may stand there: a wedged one would hang whoever does."""
+def real_mountpoint(named: HostPath, table: Sequence[Mount] | None = None) -> HostPath:
+    """The real path, without touching the mount that may stand there: a wedged one would hang whoever does. By the mount
+    table, which is read where it is not given."""
     parent, _, name = named.rpartition(b"/")
     above = places.real(HostPath(parent or b"/"))
     candidate = HostPath(b"/" + name if above == b"/" else above + b"/" + name)
-    return candidate if mount_at(candidate) is not None else places.real(named)
+    return candidate if mount_at(candidate, table) is not None else places.real(named)
 
 
 def _is_dead(point: HostPath) -> bool:

@@ -94,7 +94,8 @@ class LivePolicy:
         """As they are now: with every place that a link has led to since the session was read."""
         self.epoch = 0
         """How often it has changed."""
-        self.options = options
+        self.options = options.unread()
+        """What the next reload reads, or the last one read."""
         self.grants: dict[ViewPath, LiveGrant] = {}
         self.closed: frozenset[ViewPath] = frozenset()
         """Revoked where there was no live grant: closed as long as the view lasts, except while a live grant opens it."""

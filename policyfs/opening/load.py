@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import os
@@ -12,6 +13,7 @@ from typing import Any
 
 from policyfs.host import mounts, own_code, places
 from policyfs.host.errors import Exit, UserFault
+from policyfs.host.mounts import Mount
 from policyfs.host.ways import Walk, on_the_way
 from policyfs.opening import git
 from policyfs.opening.links import as_links_stand
@@ -44,12 +46,14 @@ class PolicyOptions:
     git_is_protected: bool = False
     own_files: tuple[str, ...] = ()
     """Files of policyfs's own that lie where a person says, by absolute names: what they hold is no session's to see."""
+    texts: tuple[tuple[str, str], ...] = ()
+    """The session and floors files that were read already (`read`), by absolute names, with what is in them."""
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> PolicyOptions:
         """The options that `dataclasses.asdict` and JSON made plain values of."""
         fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-        return cls(**fields)
+        return cls(**{**fields, "texts": tuple((name, text) for name, text in values.get("texts", ()))})
 
     def absolute(self) -> PolicyOptions:
         """The same with file names that hold wherever the process works. What is in them stays as written, `..` too:
@@ -59,6 +63,20 @@ class PolicyOptions:
             session_file=None if self.session_file is None else _from_here(self.session_file),
             floors_files=tuple(_from_here(text) for text in self.floors_files),
         )
+
+    def read(self, table: Sequence[Mount]) -> PolicyOptions:
+        """The same with the texts of its files, so that everything that is made of these options, in whichever process, goes
+        by one reading. A file that cannot be read has none: whoever needs it says why. `table` is the mount table."""
+        options = self.absolute()
+        texts = {}
+        for name in _files_of(options):
+            with contextlib.suppress(UserFault):
+                texts[name] = _text_of(name, options, table)
+        return dataclasses.replace(options, texts=tuple(texts.items()))
+
+    def unread(self) -> PolicyOptions:
+        """The same without the texts: what is made of them reads the files as they are then."""
+        return dataclasses.replace(self, texts=())
 
 
 def _from_here(name: str) -> str:
@@ -75,13 +93,25 @@ HOME_PRESET = Session(read_roots=("~",), write_roots=("~/Downloads", "~/Document
 """Rule root-1: the home readable less the denylist, two directories of it writable."""
 
 
-def session_of(options: PolicyOptions) -> Session:
-    """The session that the options describe. Raises `UserFault` with every fault found."""
+def _files_of(options: PolicyOptions) -> list[str]:
+    """The session and floors files of options, the administrator's too where there is one."""
+    files = [] if options.session_file is None else [options.session_file]
+    return [*files, *_floors_files_of(options)]
+
+
+def _floors_files_of(options: PolicyOptions) -> list[str]:
+    admin = [os.fsdecode(places.ADMIN_FLOORS)] if places.is_there(places.ADMIN_FLOORS) else []
+    return [*options.floors_files, *admin]
+
+
+def session_of(options: PolicyOptions, table: Sequence[Mount] | None = None) -> Session:
+    """The session that the options describe; `table` is the mount table where it was read. Raises `UserFault` with every
+    fault found."""
     faults: list[str] = []
     session = HOME_PRESET if options.preset == "home" else Session()
     if options.session_file is not None:
         try:
-            loaded = loads(_text_of(options.session_file), _shown(options.session_file))
+            loaded = loads(_text_of(options.session_file, options, table), _shown(options.session_file))
             session = dataclasses.replace(
                 loaded,
                 read_roots=session.read_roots + loaded.read_roots,
@@ -134,22 +164,24 @@ def policy_for(
     fold_case: bool = False,
     mount: int | None = None,
     root: Root | None = None,
+    table: Sequence[Mount] | None = None,
 ) -> Policy:
-    """The policy of the view of `source` (a real path), opened by `root` in the mount of that number if it was. Raises
-    `UserFault` with every fault found."""
+    """The policy of the view of `source` (a real path), opened by `root` in the mount of that number if it was. `table` is
+    the mount table where it was read. Raises `UserFault` with every fault found."""
     options = options.absolute()
+    table = mounts.mounts() if table is None else table
     faults: list[str] = []
     session = Session()
     try:
-        session = session_of(options)
+        session = session_of(options, table)
     except UserFault as fault:
         faults += fault.messages
-    table = mounts.mounts()
     return _policy(
         source,
         session,
         options,
         faults,
+        table,
         fold_case=fold_case,
         elsewhere=mounts.elsewhere(source, table),
         tops=mounts.tops(source, mount, table),
@@ -157,15 +189,15 @@ def policy_for(
     )
 
 
-def machine_policy(options: PolicyOptions) -> Policy:
+def machine_policy(options: PolicyOptions, table: Sequence[Mount]) -> Policy:
     """What the denylist, the floors and policyfs's own places leave of the whole machine when everything is granted: the
     judgement of a place that a session is shown beside its view. It is of paths as they are asked about: who asks asks for
-    every path that a mount gives a place. Raises `UserFault`."""
+    every path that a mount gives a place, by the mount table. Raises `UserFault`."""
     options = options.absolute()
-    deny = session_of(options).deny
+    deny = session_of(options, table).deny
     # A path of the view means nothing outside it; places of the home and names do.
     deny = dataclasses.replace(deny, paths=tuple(path for path in deny.paths if not path.startswith("/")))
-    return _policy(HostPath(b"/"), Session(grants={ROOT: Level.COMMIT}, deny=deny), options, [])
+    return _policy(HostPath(b"/"), Session(grants={ROOT: Level.COMMIT}, deny=deny), options, [], table)
 
 
 def _policy(
@@ -173,6 +205,7 @@ def _policy(
     session: Session,
     options: PolicyOptions,
     faults: list[str],
+    table: Sequence[Mount],
     *,
     fold_case: bool = False,
     elsewhere: tuple[tuple[ViewPath, HostPath], ...] = (),
@@ -182,14 +215,12 @@ def _policy(
     """The policy of a session's view of `source`, once the floors are read; `faults` are those found until now."""
     home = places.home()
     homes = homes_of(home, places.real(home))
-    other_homes = _other_homes((source, *session.links_outside), homes)
-    files = list(options.floors_files)
-    if places.is_there(places.ADMIN_FLOORS):
-        files.append(os.fsdecode(places.ADMIN_FLOORS))
+    other_homes = _other_homes((source, *session.links_outside), homes, table)
+    files = _floors_files_of(options)
     floors: dict[str, dict[HostPath, Level]] = {}
     for name in files:
         try:
-            floors[name] = loads_floors(_text_of(name), _shown(name), home)
+            floors[name] = loads_floors(_text_of(name, options, table), _shown(name), home)
         except SessionFaults as error:
             faults += _lines(error)
         except UserFault as fault:
@@ -200,7 +231,7 @@ def _policy(
         files.append(options.session_file)
     floors[own_code.AUTHOR] = dict.fromkeys(own_code.own_code(), Level.RO)
     found = git.Found({})
-    views = _views()
+    views = _views(table)
     if session.protect_git:
         found = _look_for_git(root, source, session, (*homes, *other_homes), views)
         floors[GIT_PROTECTION] = found.floors
@@ -241,18 +272,19 @@ def _look_for_git(
 
 def git_machine(root: Root, policy: Policy) -> Machine:
     """How git is looked at in the tree of a policy: what holds in every repository, and a look at files."""
-    return git.machine_of(root, (*policy.surroundings.homes, *policy.surroundings.other_homes), _views())
+    return git.machine_of(root, (*policy.surroundings.homes, *policy.surroundings.other_homes), _views(mounts.mounts()))
 
 
-def _views() -> list[HostPath]:
+def _views(table: Sequence[Mount]) -> list[HostPath]:
     """The mountpoints of views. To ask one where its links lead is to ask a daemon, at a reload the very one that asks."""
-    return [mount.point for mount in mounts.mounts() if mount.type == mounts.FILE_SYSTEM_TYPE]
+    return [mount.point for mount in table if mount.type == mounts.FILE_SYSTEM_TYPE]
 
 
-def _other_homes(shown: Sequence[HostPath], homes: Sequence[HostPath]) -> tuple[HostPath, ...]:
+def _other_homes(
+    shown: Sequence[HostPath], homes: Sequence[HostPath], table: Sequence[Mount]
+) -> tuple[HostPath, ...]:
     """The homes beside the user's that a view may show something of, by the password database: under the names it has, and
     by their real paths, but where that is to ask a server that may not answer."""
-    table = mounts.mounts()
     named = places.account_homes()
     real = {places.real(home) for home in named if mounts.is_local(home, table)}
     near = {
@@ -292,13 +324,17 @@ _MOST_BYTES = 16 << 20
 """Longest session or floors file, in bytes: half a million rules."""
 
 
-def _text_of(name: str) -> str:
-    """The text of a session or floors file. Who asks may be a command or the daemon, now or at a reload, and all must read
-    the same: so it is a regular file, and no name of /proc, which leads each process somewhere else (`/dev/stdin`)."""
+def _text_of(name: str, options: PolicyOptions, table: Sequence[Mount] | None) -> str:
+    """The text of a session or floors file, as it was read for these options if it was. A command or the daemon may ask, now
+    or at a reload, and all must read the same: so it is a regular file, and no name of /proc, which leads each process
+    somewhere else (`/dev/stdin`)."""
+    read = dict(options.texts).get(name)
+    if read is not None:
+        return read
     shown = _shown(name) or "``"
     reason = None
     try:
-        if any(below(place, proc) is not None for proc in _proc_mounts() for place in on_the_way(name)):
+        if any(below(place, proc) is not None for proc in _proc_mounts(table) for place in on_the_way(name)):
             reason = "leads through /proc, and so each process to another file"
         else:
             with open(name, "rb", opener=_never_waiting) as file:
@@ -324,8 +360,8 @@ def _never_waiting(name: str, flags: int) -> int:
     return os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
-def _proc_mounts() -> list[HostPath]:
-    return [mount.point for mount in mounts.mounts() if mount.type == "proc"]
+def _proc_mounts(table: Sequence[Mount] | None) -> list[HostPath]:
+    return [mount.point for mount in (mounts.mounts() if table is None else table) if mount.type == "proc"]
 
 
 def _levels(texts: tuple[str, ...], option: str, faults: list[str]) -> dict[ViewPath, Level]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from policyfs.host.errors import Exit, UserFault
+from policyfs.host.mounts import Mount
 from policyfs.opening.load import NO_GRANT, PolicyOptions, policy_for
 from policyfs.policy.paths import HostPath, display
 from policyfs.policy.policy import Policy
@@ -54,25 +56,28 @@ def nothing_open(policy: Policy) -> UserFault:
     )
 
 
-def open_policy(root: Root, options: PolicyOptions) -> Policy:
+def open_policy(root: Root, options: PolicyOptions, table: Sequence[Mount] | None = None) -> Policy:
     """As `policy_on`. Raises `UserFault` also for a policy that has no grant at all."""
-    policy = policy_on(root, options)
+    policy = policy_on(root, options, table)
     session = policy.session
     if not session.grants and not session.read_roots and not session.write_roots:
         raise UserFault(Exit.POLICY, NO_GRANT)
     return policy
 
 
-def policy_on(root: Root, options: PolicyOptions) -> Policy:
-    """The policy of these options for a view on `root`. Where the source takes two spellings for one name, rules ignore case
-    too (rule source-2). Raises `UserFault`."""
-    return policy_for(root.source, options, fold_case=root.folds_case(), mount=root.mount_number(), root=root)
+def policy_on(root: Root, options: PolicyOptions, table: Sequence[Mount] | None = None) -> Policy:
+    """The policy of these options for a view on `root`; `table` is the mount table where it was read. Where the source takes
+    two spellings for one name, rules ignore case too (rule source-2). Raises `UserFault`."""
+    return policy_for(
+        root.source, options, fold_case=root.folds_case(), mount=root.mount_number(), root=root, table=table
+    )
 
 
-def policy_of(source: HostPath, options: PolicyOptions) -> Policy:
-    """The policy that a mount of `source` (a real path) would have, for a caller that needs no view. Raises `UserFault`."""
+def policy_of(source: HostPath, options: PolicyOptions, table: Sequence[Mount] | None = None) -> Policy:
+    """The policy that a mount of `source` (a real path) would have, for a caller that needs no view; `table` is the mount
+    table where it was read. Raises `UserFault`."""
     root = root_of(source)
     try:
-        return policy_on(root, options)
+        return policy_on(root, options, table)
     finally:
         root.close()

@@ -111,12 +111,15 @@ def _run(wanted: Wanted, tell: Callable[[str], None], ending: Ending, interprete
         raise
     try:
         ending.from_now_on()
+        # The daemon, what is shown beside the view, and the directory to start in go by one reading.
+        table = mounts.mounts()
+        wanted = dataclasses.replace(wanted, options=wanted.options.read(table))
         beside = _Beside.of(wanted)
         daemon.ask(
             MountRequest(
                 os.fsdecode(source),
                 os.fsdecode(directory.view),
-                wanted.options.absolute(),
+                wanted.options,
                 wanted.allow_case_folding,
                 log,
                 appears_at=os.fsdecode(source),
@@ -129,7 +132,7 @@ def _run(wanted: Wanted, tell: Callable[[str], None], ending: Ending, interprete
         probe = tools.probe()
         try:
             streams = _streams()
-            sandbox, files = _sandbox(wanted, source, directory, beside)
+            sandbox, files = _sandbox(wanted, source, directory, beside, table)
             filters = seccomp.filters()
             probe.require()
             ready = daemon.ready()
@@ -307,16 +310,15 @@ def _child_of(line: bytes) -> int | None:
 
 
 def _sandbox(
-    wanted: Wanted, source: HostPath, directory: RunDirectory, beside: _Beside
+    wanted: Wanted, source: HostPath, directory: RunDirectory, beside: _Beside, table: Sequence[mounts.Mount]
 ) -> tuple[Sandbox, dict[HostPath, bytes]]:
-    """Everything the command gets to see, judged. Raises `UserFault` with every fault found."""
+    """Everything the command gets to see, judged by the mount table. Raises `UserFault` with every fault found."""
     faults, added, system = list(beside.faults), beside.added, beside.system
     shown = [place.content or place.path for place in system if place.link is None]
-    table = mounts.mounts()
     real_added = [each.place.path for each in added]
     facts = admission.Facts(
         source,
-        machine_policy(wanted.options),
+        machine_policy(wanted.options, table),
         {place: machine.origins(place, table) for place in (source, *real_added, *shown)},
         machine.SYSTEM,
         {place: machine.aliases(place, table) for place in real_added},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import pwd
 from pathlib import Path
@@ -321,6 +322,18 @@ def test_a_relative_session_file_is_protected(home: Path, source: Path, monkeypa
     monkeypatch.chdir(source)
     assert denied_to(policy_of(source, session_file="./x/../s.toml".replace("x/../", "")), "/s.toml")
     assert PolicyOptions(session_file="s.toml").absolute().session_file == str(source / "s.toml")
+
+
+def test_options_cross_with_what_was_read(home: Path, source: Path, tmp_path: Path) -> None:
+    """As JSON, with the texts of their files; one that cannot be read is read again by whoever needs it."""
+    (tmp_path / "s.toml").write_text('[grants]\n"/" = "ro"\n')
+    missing = str(tmp_path / "missing.toml")
+    options = PolicyOptions(session_file=str(tmp_path / "s.toml"), floors_files=(missing,), deny=("*.x",)).read([])
+    assert options.texts == ((str(tmp_path / "s.toml"), '[grants]\n"/" = "ro"\n'),)
+    arrived = PolicyOptions.from_values(json.loads(json.dumps(dataclasses.asdict(options))))
+    assert arrived == options
+    with pytest.raises(UserFault, match=f"{missing} cannot be read"):
+        policy_for(source_of(str(source)), arrived)
 
 
 def test_every_link_to_the_session_file_is_protected(home: Path, source: Path) -> None:

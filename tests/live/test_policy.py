@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from policyfs.host import mounts
 from policyfs.host.errors import UserFault
 from policyfs.live.policy import LivePolicy
 from policyfs.opening.load import PolicyOptions, source_of
@@ -144,3 +145,16 @@ def test_changes_at_once_come_one_after_the_other(live: Live) -> None:
 
     run(main)
     assert [policy.policy.place(view_path(b"/%d" % number)).level for number in range(5)] == [Level.STAGE] * 5
+
+
+def test_a_reload_reads_what_was_read_before_anew(root: Root, session: Path) -> None:
+    """What a command had read of the session holds when the view is opened, and not for a reload."""
+    options = PolicyOptions(session_file=str(session)).read(mounts.mounts())
+    session.write_text('[grants]\n"/" = "stage"\n')
+    live = LivePolicy(root, open_policy(root, options), options)
+    try:
+        assert live.policy.place(A).level is Level.RO
+        trio.run(live.reload)
+        assert live.policy.place(A).level is Level.STAGE
+    finally:
+        live.close()
