@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import stat
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import pyfuse3
 from pyfuse3 import EntryAttributes, FileNameT, InodeT
@@ -13,17 +12,17 @@ from pyfuse3 import EntryAttributes, FileNameT, InodeT
 from policyfs.fuse.handles import DirectoryHandle
 from policyfs.fuse.kernel_cache import this_minute
 from policyfs.fuse.names import Names, Room
-from policyfs.fuse.nodes import Node
+from policyfs.fuse.nodes import Node, Nodes
+from policyfs.fuse.reach import Reach
+from policyfs.fuse.replies import Replies
+from policyfs.fuse.source_watch import Watch
 from policyfs.policy.levels import Standing
+from policyfs.policy.objects import Act
 from policyfs.policy.paths import Name
-from policyfs.policy.refusals import Refusal
 from policyfs.policy.tree import Place
 from policyfs.view.attributes import Attributes
 from policyfs.view.listing import Listing
-from policyfs.view.refused import Refused
-
-if TYPE_CHECKING:
-    from policyfs.fuse.handlers import Operations
+from policyfs.view.view import View
 
 _DOTS = 2
 """Entries of a listing before the names: `.` and `..`."""
@@ -35,11 +34,13 @@ up and does not fit into the reply was in vain."""
 class Listings:
     """The part of the handlers that lists directories."""
 
-    def __init__(self, operations: Operations) -> None:
-        self._operations = operations
-        self._nodes = operations.nodes
-        self._view = operations.view
-        self._room = Room(operations.watch.give_up_names)
+    def __init__(self, view: View, nodes: Nodes, watch: Watch, reach: Reach, replies: Replies) -> None:
+        self._view = view
+        self._nodes = nodes
+        self._watch = watch
+        self._reach = reach
+        self._replies = replies
+        self._room = Room(watch.give_up_names)
 
     def opened(self, node: Node) -> DirectoryHandle:
         """An open directory, with its names as they are now."""
@@ -48,12 +49,12 @@ class Listings:
 
     def _names(self, node: Node) -> tuple[Names, Listing | None]:
         """The names in a directory as they are now, and the listing where it had to be made."""
-        watched = self._operations.watch.look_into(node)
+        watched = self._watch.look_into(node)
         if watched is not None and watched.names is not None:
             # Nothing has changed since it was last read, and it was judged then. Whether it may be read is asked anew.
-            self._operations.on(node, self._view.may_list)
+            self._reach.on(node, Act.OPEN, self._view.may_list)
             return watched.names, None
-        listing = self._operations.on(node, self._view.listing)
+        listing = self._reach.on(node, Act.OPEN, self._view.listing)
         try:
             names = self._room.take(listing.read())
         except BaseException:
@@ -66,7 +67,7 @@ class Listings:
     def behind(self, handle: DirectoryHandle) -> Listing:
         """The listing of an open directory, made where it was not needed yet."""
         if handle.listing is None:
-            handle.listing = self._operations.on(handle.node, self._view.listing)
+            handle.listing = self._reach.on(handle.node, Act.OPEN, self._view.listing)
         return handle.listing
 
     def read(self, handle: DirectoryHandle, start: int, token: pyfuse3.ReaddirToken) -> None:
@@ -145,12 +146,10 @@ class Listings:
 
     def _bring_up_to_date(self, handle: DirectoryHandle, start: int) -> Place:
         directory = handle.node
-        place = self._nodes.place(directory)
-        if place.standing is not Standing.VISIBLE:
-            raise Refused(Refusal.DENIED, self._nodes.path(directory), place)
+        place = self._reach.go_on(directory, Act.LIST)
         if self._nodes.astray and not directory.gone:
             # A listing stays with its directory wherever that goes; what is in it there is not to be told.
-            self._operations.on(directory, self._view.attributes)
+            self._reach.on(directory, Act.LIST, self._view.attributes)
         as_read = directory.watched is not None and directory.watched.names is handle.as_read
         if start == 0 and (handle.given or not as_read):
             # rewinddir(3): the stream is to show what is there now. The kernel does not say that it rewound what nobody
@@ -192,7 +191,7 @@ class Listings:
         position: int,
     ) -> bool:
         """Put an entry into the reply. Only if it fits is the kernel told of it, and only then it counts."""
-        replies = self._operations.replies
+        replies = self._replies
         node = replies.node_for(directory, name, place, attributes)
         reply = replies.entry_of(node, attributes, directory)
         if not pyfuse3.readdir_reply(token, FileNameT(name), reply.entry, position):

@@ -12,7 +12,6 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
 
 import pyfuse3
 import trio
@@ -27,14 +26,15 @@ from policyfs.fuse.handles import DirectoryHandle, FileHandle, Handles
 from policyfs.fuse.kernel_cache import State, this_minute
 from policyfs.fuse.memory import Memory
 from policyfs.fuse.nodes import Node, Nodes
+from policyfs.fuse.reach import Reach
 from policyfs.fuse.recorder import Teller
 from policyfs.fuse.removed import Removed
 from policyfs.fuse.replies import Replies
 from policyfs.fuse.source_watch import Watch
 from policyfs.fuse.waiting import Disk
-from policyfs.policy import permissions as needs
 from policyfs.policy.levels import Level, Standing
-from policyfs.policy.paths import NAME_MAX, Name
+from policyfs.policy.objects import Act
+from policyfs.policy.paths import Name
 from policyfs.policy.refusals import Refusal
 from policyfs.source.files import OpenFile, WouldBlock
 from policyfs.source.tree import Identity
@@ -50,8 +50,6 @@ MOST_HANDLES = 4096
 _PAGE = 4096
 """Bytes of the smallest page that Linux has; larger ones begin and end at the end of one, too."""
 _CAPABILITY = b"security.capability"
-
-Result = TypeVar("Result")
 
 
 def _is_of_a_mapping(offset: int, length: int, size: int) -> bool:
@@ -92,17 +90,16 @@ class Operations(pyfuse3.Operations):
         self._tell = None if journal is None else Teller(journal)
         self._journal_opens = journal_opens
         self.view = view
-        self._looks = {view.attributes, view.access, view.extended, view.extended_names, view.level_of}
-        """What may be done to an open file wherever it stands by now."""
         self.nodes = Nodes(view)
         self.watch = Watch(view, self.nodes)
+        self.reach = Reach(view, self.nodes)
         self.replies = Replies(view, self.nodes, self.watch)
         self.memory = Memory(self.nodes)
         self.disk = Disk()
         self.files: Handles[FileHandle] = Handles(most_handles)
         self.directories: Handles[DirectoryHandle] = Handles(most_handles, first=1 << 48)
         self.removed = Removed(most_handles // 16)
-        self.listings = Listings(self)
+        self.listings = Listings(view, self.nodes, self.watch, self.reach, self.replies)
 
     def close(self) -> None:
         """Let go of everything: the mount has ended."""
@@ -128,68 +125,6 @@ class Operations(pyfuse3.Operations):
 
     # -- translating ----------------------------------------------------------------------------------------------------
 
-    def _node(self, ino: int) -> Node:
-        """The node of a number; ESTALE for one that the kernel was never told or has forgotten."""
-        node = self.nodes.get(ino)
-        if node is None:
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        return node
-
-    def _child(self, parent: Node, name: bytes, within: Identity | None = None) -> Location:
-        """The location of a name in a directory. Length first (rule error-4)."""
-        if len(name) > NAME_MAX:
-            raise Refused(Refusal.NAME_TOO_LONG, self.nodes.path(parent))
-        if parent.gone:
-            # Its number may be another directory's by now.
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        return self.view.child(self.nodes.location(parent), Name(name), within)
-
-    def _child_in(self, parent: Node, name: bytes) -> Location:
-        """The same for what changes names: in this directory, not in another that was put in its place."""
-        return self._child(parent, name, parent.identity)
-
-    def on(self, node: Node, operation: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
-        """Do something to a node's object: under each name it may have, or, where its names are gone or lead elsewhere,
-        to the file it is open by."""
-        if not node.gone:
-            try:
-                return operation(self.nodes.location(node), *arguments, expect=node.identity, **named)
-            except Refused as refused:
-                if refused.refusal is Refusal.MISSING and (node.files or node.listings):
-                    # Hidden by a policy that came while it was open.
-                    raise Refused(Refusal.DENIED, refused.path, refused.place) from None
-                if refused.refusal is not Refusal.STALE:
-                    raise
-            except PermissionError:
-                # A directory on the way that the source's own permissions have closed: what is open is still reached, and
-                # changed as long as it stands there.
-                if not node.files:
-                    raise
-                open_by = node.files[-1]
-                if operation not in self._looks and not self.view.root.stands_at(
-                    open_by.descriptor, self.nodes.path(node)
-                ):
-                    raise
-                return operation(self.nodes.location(node), *arguments, expect=open_by, **named)
-        return self._on_otherwise(node, operation, *arguments, **named)
-
-    def _on_otherwise(self, node: Node, operation: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
-        for location in self.nodes.other_locations(node):
-            try:
-                return operation(location, *arguments, expect=node.identity, **named)
-            except Refused as refused:
-                if refused.refusal is not Refusal.STALE:
-                    raise
-        if node.denied:
-            raise Refused(Refusal.DENIED, self.nodes.path(node))
-        open_by = node.files[-1] if node.files else node.held
-        # What another moved stands under the rules of another place: who has it open may look at it, and go on reading and
-        # writing by that handle, but is not to make more of it, a new name least of all. On ESTALE the kernel looks the
-        # name up anew, so that who opens by it finds what is there now.
-        if open_by is not None and (node.held is not None or operation in self._looks or open_by.is_removed()):
-            return operation(self.nodes.location(node), *arguments, expect=open_by, **named)
-        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-
     def _made(self, parent: Node, name: Name, location: Location, attributes: Attributes) -> tuple[Node, EntryAttributes]:
         """Tell the kernel of an object that this session made, which changes its directory."""
         self._changed(parent)
@@ -204,18 +139,18 @@ class Operations(pyfuse3.Operations):
 
     def _refreshed(self, node: Node) -> None:
         """The session changed an object's attributes in a way that no reply tells of: note what they are now."""
-        node.cached.changed_without_reply(lambda: self.on(node, self.view.attributes))
+        node.cached.changed_without_reply(lambda: self.reach.on(node, Act.LOOK, self.view.attributes))
 
     # -- looking --------------------------------------------------------------------------------------------------------
 
     @guarded
     async def lookup(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> EntryAttributes:
-        parent = self._node(parent_inode)
+        parent = self.reach.node(parent_inode)
         # The watch first: what changes after the look is then noticed.
         watched = self.watch.look_into(parent)
         # That a directory is where its name leads takes a look of its own, unless its watch would have told that it is not.
         in_doubt = watched is None or self.nodes.astray
-        location = self._child(parent, name, parent.identity if in_doubt else None)
+        location = self.reach.child(parent, name, parent.identity if in_doubt else None)
         try:
             attributes = self.view.attributes(location)
         except Refused as refused:
@@ -232,12 +167,12 @@ class Operations(pyfuse3.Operations):
 
     @guarded
     async def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
-        node = self._node(inode)
+        node = self.reach.node(inode)
         kept = node.cached.answer(this_minute())
         if kept is not None:
             self.kept += 1
             return kept
-        return self.replies.known(node, self.on(node, self.view.attributes))
+        return self.replies.known(node, self.reach.on(node, Act.LOOK, self.view.attributes))
 
     @guarded_without_reply
     async def forget(self, inode_list: Sequence[tuple[InodeT, int]]) -> None:
@@ -250,11 +185,11 @@ class Operations(pyfuse3.Operations):
 
     @guarded
     async def readlink(self, inode: InodeT, ctx: RequestContext) -> FileNameT:
-        return FileNameT(self.on(self._node(inode), self.view.link_text))
+        return FileNameT(self.reach.on(self.reach.node(inode), Act.OPEN, self.view.link_text))
 
     @guarded
     async def access(self, inode: InodeT, mode: int, ctx: RequestContext) -> bool:
-        self.on(self._node(inode), self.view.access, mode)
+        self.reach.on(self.reach.node(inode), Act.LOOK, lambda location, expect: self.view.access(location, mode, expect))
         return True
 
     @guarded
@@ -265,7 +200,7 @@ class Operations(pyfuse3.Operations):
 
     @guarded
     async def opendir(self, inode: InodeT, ctx: RequestContext) -> FileHandleT:
-        node = self._node(inode)
+        node = self.reach.node(inode)
         self.directories.room()
         return FileHandleT(self.directories.add(self.listings.opened(node)))
 
@@ -299,9 +234,9 @@ class Operations(pyfuse3.Operations):
 
     @guarded
     async def open(self, inode: InodeT, flags: int, ctx: RequestContext) -> FileInfo:
-        node = self._node(inode)
+        node = self.reach.node(inode)
         self.files.room()
-        file = self.on(node, self.view.open, flags, lazily=True)
+        file = self.reach.on(node, Act.OPEN, lambda location, expect: self.view.open(location, flags, expect, lazily=True))
         if flags & os.O_TRUNC:
             node.cached.truncated(file.change_ns())
         if self._tell is not None:
@@ -318,8 +253,8 @@ class Operations(pyfuse3.Operations):
     async def create(
         self, parent_inode: InodeT, name: FileNameT, mode: int, flags: int, ctx: RequestContext
     ) -> tuple[FileInfo, EntryAttributes]:
-        parent = self._node(parent_inode)
-        location = self._child_in(parent, name)
+        parent = self.reach.node(parent_inode)
+        location = self.reach.child_in(parent, name)
         self.files.room()
         file, attributes = self.view.create(location, flags, mode, ctx.umask)
         node, entry = self._made(parent, Name(name), location, attributes)
@@ -329,16 +264,7 @@ class Operations(pyfuse3.Operations):
     def _judged(self, handle: FileHandle, *, write: bool) -> OpenFile:
         """The file of a handle, judged again if the policy or the tree has changed since."""
         if handle.epoch != self.nodes.epoch:
-            place = self.nodes.place(handle.node)
-            # What is hidden by now the session had open: it is denied rather than missing.
-            hidden = place.standing is Standing.HIDDEN or handle.node.denied
-            refused = Refusal.DENIED if hidden else needs.change(place) if write else needs.look(place)
-            if refused is not None:
-                raise Refused(refused, self.nodes.path(handle.node), place)
-            if handle.file.writable:
-                handle.file.guard = self.view.repositories.guard(self.nodes.location(handle.node))
-            if write or not handle.file.writable:
-                handle.epoch = self.nodes.epoch
+            handle.epoch = self.reach.open_file(handle.node, handle.file, judged=handle.epoch, write=write)
         return handle.file
 
     @guarded
@@ -387,8 +313,8 @@ class Operations(pyfuse3.Operations):
         self, operation: str, parent_inode: InodeT, name: bytes, ctx: RequestContext, make: Callable[[Location], Attributes]
     ) -> EntryAttributes:
         """Make a name in a directory, by the view's `make`."""
-        parent = self._node(parent_inode)
-        location = self._child_in(parent, name)
+        parent = self.reach.node(parent_inode)
+        location = self.reach.child_in(parent, name)
         attributes = make(location)
         for old in self.nodes.of(attributes.identity):
             # What is new has their number: what they were is gone, and what was told of it with them.
@@ -419,12 +345,12 @@ class Operations(pyfuse3.Operations):
     async def link(
         self, inode: InodeT, new_parent_inode: InodeT, new_name: FileNameT, ctx: RequestContext
     ) -> EntryAttributes:
-        parent = self._node(new_parent_inode)
-        location = self._child_in(parent, new_name)
-        node = self._node(inode)
+        parent = self.reach.node(new_parent_inode)
+        location = self.reach.child_in(parent, new_name)
+        node = self.reach.node(inode)
         forgotten = node.cached.state is State.FORGOTTEN
-        before_ns = 0 if forgotten else self.on(node, self.view.attributes).change_ns
-        attributes = self.on(node, self.view.link, location)
+        before_ns = 0 if forgotten else self.reach.on(node, Act.LOOK, self.view.attributes).change_ns
+        attributes = self.reach.on(node, Act.NAME, lambda old, expect: self.view.link(old, location, expect))
         node.cached.changed_by_session(before_ns)
         self._did("link", self.nodes.location(node), ctx, location)
         _, entry = self._made(parent, Name(new_name), location, attributes)
@@ -432,16 +358,16 @@ class Operations(pyfuse3.Operations):
 
     @guarded
     async def unlink(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
-        parent = self._node(parent_inode)
-        location = self._child_in(parent, name)
+        parent = self.reach.node(parent_inode)
+        location = self.reach.child_in(parent, name)
         removed = self.view.unlink(location, hold=True)
         self._unnamed(parent, location, Name(name), removed.identity, removed.held)
         self._did("unlink", location, ctx)
 
     @guarded
     async def rmdir(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
-        parent = self._node(parent_inode)
-        location = self._child_in(parent, name)
+        parent = self.reach.node(parent_inode)
+        location = self.reach.child_in(parent, name)
         removed = self.view.remove_directory(location, hold=True)
         self._unnamed(parent, location, Name(name), removed.identity, removed.held)
         for link in removed.links:
@@ -473,8 +399,8 @@ class Operations(pyfuse3.Operations):
         flags: int,
         ctx: RequestContext,
     ) -> None:
-        old_parent, new_parent = self._node(parent_inode_old), self._node(parent_inode_new)
-        old, new = self._child_in(old_parent, name_old), self._child_in(new_parent, name_new)
+        old_parent, new_parent = self.reach.node(parent_inode_old), self.reach.node(parent_inode_new)
+        old, new = self.reach.child_in(old_parent, name_old), self.reach.child_in(new_parent, name_new)
         renamed = self.view.rename(old, new, flags, hold=True)
         self._did("rename", old, ctx, new)
         if renamed.moved == renamed.replaced:
@@ -522,7 +448,7 @@ class Operations(pyfuse3.Operations):
         fh: FileHandleT | None,
         ctx: RequestContext,
     ) -> EntryAttributes:
-        node = self._node(inode)
+        node = self.reach.node(inode)
         size: int | None = attr.st_size if fields.update_size else None
         before_ns = 0
         by_handle: OpenFile | None = None
@@ -547,7 +473,7 @@ class Operations(pyfuse3.Operations):
             if node.watched is not None:
                 node.watched.forget_names()
         if by_handle is None:
-            changed = self.on(node, self.view.change, changes)
+            changed = self.reach.on(node, Act.CHANGE, lambda location, expect: self.view.change(location, changes, expect))
         else:
             changed = self.view.change(self.nodes.location(node), changes, by_handle)
         if self.journal is not None:
@@ -558,8 +484,8 @@ class Operations(pyfuse3.Operations):
     @guarded
     async def setxattr(self, inode: InodeT, name: XAttrNameT, value: bytes, ctx: RequestContext) -> None:
         # XATTR_CREATE and XATTR_REPLACE do not arrive here: pyfuse3 asks getxattr first.
-        node = self._node(inode)
-        self.on(node, self.view.set_extended, name, value, 0)
+        node = self.reach.node(inode)
+        self.reach.on(node, Act.CHANGE, lambda location, expect: self.view.set_extended(location, name, value, 0, expect))
         self._did("attributes", self.nodes.location(node), ctx)
         self._refreshed(node)
 
@@ -569,16 +495,19 @@ class Operations(pyfuse3.Operations):
             # The kernel asks this before every write. No view shows set-id programs' kin, so there is none.
             raise pyfuse3.FUSEError(errno.ENODATA)
         if name == LEVEL_ATTRIBUTE:
-            return self.on(self._node(inode), self.view.level_of)
-        return self.on(self._node(inode), self.view.extended, name)
+            return self.reach.on(self.reach.node(inode), Act.LOOK, self.view.level_of)
+        return self.reach.on(
+            self.reach.node(inode), Act.LOOK, lambda location, expect: self.view.extended(location, name, expect)
+        )
 
     @guarded
     async def listxattr(self, inode: InodeT, ctx: RequestContext) -> Sequence[XAttrNameT]:
-        return [XAttrNameT(name) for name in self.on(self._node(inode), self.view.extended_names)]
+        names = self.reach.on(self.reach.node(inode), Act.LOOK, self.view.extended_names)
+        return [XAttrNameT(name) for name in names]
 
     @guarded
     async def removexattr(self, inode: InodeT, name: XAttrNameT, ctx: RequestContext) -> None:
-        node = self._node(inode)
-        self.on(node, self.view.remove_extended, name)
+        node = self.reach.node(inode)
+        self.reach.on(node, Act.CHANGE, lambda location, expect: self.view.remove_extended(location, name, expect))
         self._did("attributes", self.nodes.location(node), ctx)
         self._refreshed(node)

@@ -65,7 +65,7 @@ class Broken:
 def broken_operations(error: Exception) -> Operations:
     """Handlers whose every dependency fails with the given error."""
     operations = Operations.__new__(Operations)
-    for name in ("view", "nodes", "files", "directories", "listings", "watch", "memory"):
+    for name in ("view", "nodes", "files", "directories", "listings", "watch", "memory", "reach", "replies"):
         setattr(operations, name, Broken(error))
     operations.removed = Removed(256)
     return operations
