@@ -32,9 +32,6 @@ _COMMANDS = {
     "doctor": "Find what is dangerous in a tree under a policy.",
 }
 
-_HIDDEN = ("conformance",)
-"""Commands for other programs, which the help does not list."""
-
 _EXIT_CODES = """\b
 Exit codes:
   0  done
@@ -54,7 +51,7 @@ class _Commands(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS and cmd_name not in _HIDDEN:
+        if cmd_name not in _COMMANDS:
             return None
         command: click.Command = importlib.import_module(f"policyfs.cli.{cmd_name}").command
         return command

@@ -1,4 +1,4 @@
-"""The executable contract: `policyfs conformance` answers every case, and the runner believes nothing it is not shown."""
+"""The executable contract: our adapter answers every case, and the runner believes nothing that it is not shown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 RUNNER = REPOSITORY / "scripts" / "conformance"
 EXPECTED_FAILURES = REPOSITORY / "conformance" / "expected-failures.txt"
 Fake = Callable[[str], str]
-OURS = shlex.join([sys.executable, "-I", "-c", "from policyfs.cli import main; main()", "conformance"])
+OURS = shlex.join([sys.executable, "-I", str(REPOSITORY / "tests" / "conformance" / "adapter.py")])
 
 
 def load_runner() -> ModuleType:

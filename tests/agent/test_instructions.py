@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policyfs.agent.instructions import MOST_BYTES, Instruction, Nearby, chain, instruction_text
-from policyfs.cli.conformance import make_tree, session_of
 from policyfs.policy.paths import HostPath, ViewPath, from_text
 from policyfs.policy.policy import Policy, Surroundings
 from policyfs.source.root import Root
 from policyfs.view.view import View
+from tests.conformance.adapter import make_tree, session_of
 from tests.mount.forked import forked
 
 VECTORS = Path(__file__).resolve().parents[2] / "conformance" / "instructions.json"

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from policyfs.agent.workspace import FIELDS, TEMPLATE, TemplateFault, workspace
-from policyfs.cli.conformance import session_of
 from policyfs.policy.paths import HostPath
 from policyfs.policy.policy import Policy, Surroundings
+from tests.conformance.adapter import session_of
 from tests.mount.forked import forked
 
 

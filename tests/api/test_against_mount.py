@@ -14,9 +14,9 @@ import pytest
 
 import policyfs
 from policyfs import Level, Mounted, Policy, View
-from policyfs.cli.conformance import make_tree
 from policyfs.policy.paths import HostPath
 from policyfs.source.root import RENAME_NOREPLACE
+from tests.conformance.adapter import make_tree
 from tests.mount import harness
 
 TREE: dict[str, Any] = {

@@ -16,8 +16,8 @@ import pytest
 
 import policyfs
 from policyfs import Entry, Level, Policy, PolicyOptions, Refused, Standing, UserFault, View
-from policyfs.cli.conformance import make_tree
 from policyfs.policy.paths import HostPath
+from tests.conformance.adapter import make_tree
 
 TREE = {
     "/AGENTS.md": {"file": "root"},

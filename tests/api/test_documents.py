@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from policyfs.cli.conformance import make_tree
 from policyfs.policy.paths import HostPath
+from tests.conformance.adapter import make_tree
 from tests.mount import harness
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -131,16 +131,14 @@ def test_an_option_of_the_command_that_is_run_needs_dashes_before_it(home: Path)
 
 def test_ctrl_c_ends_a_command(home: Path) -> None:
     """With 130, as a shell has it, and without a word."""
+    template = home / "template"
+    os.mkfifo(template)
     command = subprocess.Popen(
-        [*PROGRAM, "conformance"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=home
-    )
-    with command:
-        assert command.stdin is not None
-        assert command.stdout is not None
-        # It has begun, and waits for the next line.
-        command.stdin.write(b"{}\n")
-        command.stdin.flush()
-        assert command.stdout.readline()
+        [*PROGRAM, "view", home, "-g", "/=ro", "--prompt", "--template", template],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=home,
+    )  # fmt: skip
+    # Opened when the command has opened it too, which then waits for a text.
+    with command, template.open("wb"):
         # Between two steps of Python's a signal is only noted, and what waits then waits on: not before it sleeps.
         status = Path(f"/proc/{command.pid}/stat")
         until(lambda: status.read_text().rpartition(") ")[2].startswith("S"), "the command to wait")

@@ -1,4 +1,6 @@
-"""`policyfs conformance`: answers the cases of conformance/ for whoever holds this implementation to them.
+"""Answers the cases of conformance/ for policyfs: an example of such a program, and no part of what is installed.
+
+    scripts/conformance --entrypoint "python -I tests/conformance/adapter.py"
 
 The contract is in docs/conformance.md: one request a line on standard input, one answer a line on standard output, both
 JSON. A request is a case without its expectations, so an answer cannot be copied from it. Each area is one function here,
@@ -14,10 +16,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-import click
-
 from policyfs.agent.instructions import Instruction, Nearby, chain
-from policyfs.cli.options import OnceEach
 from policyfs.host import places
 from policyfs.host.ways import Walk
 from policyfs.opening.links import as_links_stand
@@ -38,19 +37,17 @@ _SOURCE = HostPath(b"/conformance/source")
 _HOME = HostPath(b"/conformance/home")
 
 
-@click.command("conformance", cls=OnceEach, hidden=True)
-def command() -> None:
+def main() -> None:
     """Answer conformance cases: a JSON request a line in, a JSON answer a line out (docs/conformance.md)."""
     for line in sys.stdin:
-        click.echo(json.dumps(answer(json.loads(line))))
-        sys.stdout.flush()
+        print(json.dumps(answer(json.loads(line))), flush=True)
 
 
 def answer(request: Json) -> Json:
     """The answer to one request. What cannot be answered is an answer too: `error`, which no case expects."""
     try:
         return _AREAS[request["area"]](request)
-    except Exception as error:  # noqa: BLE001 - the runner is told of it, whatever it is
+    except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
@@ -177,3 +174,7 @@ def make_tree(source: HostPath, tree: Json) -> None:
 
 def _text(path: bytes) -> str:
     return path.decode("utf-8", "surrogateescape")
+
+
+if __name__ == "__main__":
+    main()
