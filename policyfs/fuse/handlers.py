@@ -145,6 +145,8 @@ class Operations(pyfuse3.Operations):
 
     @guarded
     async def lookup(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> EntryAttributes:
+        """Find a name in a directory. Safe: the rules judge the name before SOURCE is asked, and a hidden name is answered
+        and kept just as a missing one."""
         parent = self.reach.node(parent_inode)
         # The watch first: what changes after the look is then noticed.
         watched = self.watch.look_into(parent)
@@ -167,6 +169,8 @@ class Operations(pyfuse3.Operations):
 
     @guarded
     async def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
+        """The attributes of an object. Safe: they are answered from memory only while a watch vouches for them, and are
+        judged anew otherwise."""
         node = self.reach.node(inode)
         kept = node.cached.answer(this_minute())
         if kept is not None:
@@ -176,6 +180,8 @@ class Operations(pyfuse3.Operations):
 
     @guarded_without_reply
     async def forget(self, inode_list: Sequence[tuple[InodeT, int]]) -> None:
+        """Let go of what the kernel has forgotten. Safe: a node goes only when every reply that led to it was given
+        back."""
         self.memory.forgetting()
         for inode, times in inode_list:
             node = self.nodes.forget(inode, times)
@@ -185,37 +191,49 @@ class Operations(pyfuse3.Operations):
 
     @guarded
     async def readlink(self, inode: InodeT, ctx: RequestContext) -> FileNameT:
+        """The text of a symbolic link. Safe: only a link that is shown is read, and its target is shown as a path of the
+        view."""
         return FileNameT(self.reach.on(self.reach.node(inode), Act.OPEN, self.view.link_text))
 
     @guarded
     async def access(self, inode: InodeT, mode: int, ctx: RequestContext) -> bool:
+        """Whether access(2) allows something. Safe: the level decides first, then the permissions of SOURCE for this
+        user."""
         self.reach.on(self.reach.node(inode), Act.LOOK, lambda location, expect: self.view.access(location, mode, expect))
         return True
 
     @guarded
     async def statfs(self, ctx: RequestContext) -> pyfuse3.StatvfsData:
+        """The size and free space of the file system. Safe: the numbers are rounded, so that they do not count hidden
+        writes."""
         return file_system_for(self.view.file_system())
 
     # -- directories ----------------------------------------------------------------------------------------------------
 
     @guarded
     async def opendir(self, inode: InodeT, ctx: RequestContext) -> FileHandleT:
+        """Open a directory to list it. Safe: its level is judged at each opening, also where the names are kept."""
         node = self.reach.node(inode)
         self.directories.room()
         return FileHandleT(self.directories.add(self.listings.opened(node)))
 
     @guarded
     async def readdir(self, fh: FileHandleT, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+        """List some entries with their attributes. Safe: each name is judged by the policy in force now, and what is not
+        shown leaves no gap."""
         self.listings.read(self.directories.get(fh), start_id, token)
 
     @guarded
     async def releasedir(self, fh: FileHandleT) -> None:
+        """Close an open directory. Safe: it only gives back what the opening took."""
         size = self.directories.get(fh).names.size
         self.directories.close(fh)
         self.memory.released(size)
 
     @guarded
     async def fsyncdir(self, fh: FileHandleT, datasync: bool) -> None:
+        """Write a directory to the disk, in a thread. Safe: it is done by the descriptor that was judged when the directory
+        was opened."""
         await trio.to_thread.run_sync(self.listings.behind(self.directories.get(fh)).sync)
 
     # -- files ----------------------------------------------------------------------------------------------------------
@@ -234,6 +252,8 @@ class Operations(pyfuse3.Operations):
 
     @guarded
     async def open(self, inode: InodeT, flags: int, ctx: RequestContext) -> FileInfo:
+        """Open a file. Safe: the level is judged for what the flags ask, and the file is the one that the kernel was told
+        of or none."""
         node = self.reach.node(inode)
         self.files.room()
         file = self.reach.on(node, Act.OPEN, lambda location, expect: self.view.open(location, flags, expect, lazily=True))
@@ -253,6 +273,8 @@ class Operations(pyfuse3.Operations):
     async def create(
         self, parent_inode: InodeT, name: FileNameT, mode: int, flags: int, ctx: RequestContext
     ) -> tuple[FileInfo, EntryAttributes]:
+        """Make a file and open it. Safe: it is made in the very directory that the kernel named, and the name is judged
+        before SOURCE is touched."""
         parent = self.reach.node(parent_inode)
         location = self.reach.child_in(parent, name)
         self.files.room()
@@ -269,6 +291,8 @@ class Operations(pyfuse3.Operations):
 
     @guarded
     async def read(self, fh: FileHandleT, off: int, size: int) -> bytes:
+        """Read from an open file. Safe: the handle is judged again after each change of policy, also where the read had to
+        wait."""
         file = self._judged(self.files.get(fh), write=False)
         try:
             return file.read_cached(off, size)  # type: ignore[return-value]  # pyfuse3 takes any buffer
@@ -283,6 +307,8 @@ class Operations(pyfuse3.Operations):
 
     @guarded
     async def write(self, fh: FileHandleT, off: int, buf: bytes) -> int:
+        """Write to an open file. Safe: the handle is judged again after each change of policy, and it was opened at a level
+        that may write."""
         handle = self.files.get(fh)
         file, node = self._judged(handle, write=True), handle.node
         # The kernel writes mapped pages back by a descriptor that they were mapped by.
@@ -292,16 +318,21 @@ class Operations(pyfuse3.Operations):
         return written
 
     async def flush(self, fh: FileHandleT) -> None:
+        """Answer that there is nothing to flush, once for the whole mount. Safe: every write went through before it was
+        answered."""
         # One request less at each close: there is nothing to flush, every write went through. The kernel
         # takes ENOSYS from flush, unlike from open, to mean just that. So this handler is the one without the guard.
         raise pyfuse3.FUSEError(errno.ENOSYS)
 
     @guarded
     async def release(self, fh: FileHandleT) -> None:
+        """Close an open file. Safe: it only gives back what the opening took."""
         self.files.close(fh)
 
     @guarded
     async def fsync(self, fh: FileHandleT, datasync: bool) -> None:
+        """Write a file to the disk, in a thread. Safe: it changes no content, and goes by the descriptor that was judged at
+        the opening."""
         file = self.files.get(fh).file
         # Here, not in the thread: a read that comes meanwhile would open it once more.
         file.open_now()
@@ -325,6 +356,8 @@ class Operations(pyfuse3.Operations):
 
     @guarded
     async def mkdir(self, parent_inode: InodeT, name: FileNameT, mode: int, ctx: RequestContext) -> EntryAttributes:
+        """Make a directory. Safe: the name is judged first, and the directory is made in the very one that the kernel
+        named."""
         return self._make(
             "mkdir", parent_inode, name, ctx, lambda location: self.view.make_directory(location, mode, ctx.umask)
         )
@@ -333,18 +366,23 @@ class Operations(pyfuse3.Operations):
     async def mknod(
         self, parent_inode: InodeT, name: FileNameT, mode: int, rdev: int, ctx: RequestContext
     ) -> EntryAttributes:
+        """Make a file, a fifo or a socket. Safe: the name is judged first, and no device can be made."""
         return self._make("mknod", parent_inode, name, ctx, lambda location: self.view.make_node(location, mode, ctx.umask))
 
     @guarded
     async def symlink(
         self, parent_inode: InodeT, name: FileNameT, target: FileNameT, ctx: RequestContext
     ) -> EntryAttributes:
+        """Make a symbolic link. Safe: the name is judged first, and so is the text, since a link must not lead to what is
+        hidden."""
         return self._make("symlink", parent_inode, name, ctx, lambda location: self.view.make_link(location, target))
 
     @guarded
     async def link(
         self, inode: InodeT, new_parent_inode: InodeT, new_name: FileNameT, ctx: RequestContext
     ) -> EntryAttributes:
+        """Give a file a second name. Safe: both names are judged and must be at one level, and a moved file gets no
+        name."""
         parent = self.reach.node(new_parent_inode)
         location = self.reach.child_in(parent, new_name)
         node = self.reach.node(inode)
@@ -358,6 +396,8 @@ class Operations(pyfuse3.Operations):
 
     @guarded
     async def unlink(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
+        """Remove a name of a file. Safe: the name is judged first, and removed from the very directory that the kernel
+        named."""
         parent = self.reach.node(parent_inode)
         location = self.reach.child_in(parent, name)
         removed = self.view.unlink(location, hold=True)
@@ -366,6 +406,8 @@ class Operations(pyfuse3.Operations):
 
     @guarded
     async def rmdir(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
+        """Remove an empty directory. Safe: what a rule names stays, and so does what holds hidden entries, but for links
+        that a bare mount shows to nobody (rule link-6)."""
         parent = self.reach.node(parent_inode)
         location = self.reach.child_in(parent, name)
         removed = self.view.remove_directory(location, hold=True)
@@ -399,6 +441,7 @@ class Operations(pyfuse3.Operations):
         flags: int,
         ctx: RequestContext,
     ) -> None:
+        """Move an object to another name. Safe: both names are judged, and nothing gets another level by being moved."""
         old_parent, new_parent = self.reach.node(parent_inode_old), self.reach.node(parent_inode_new)
         old, new = self.reach.child_in(old_parent, name_old), self.reach.child_in(new_parent, name_new)
         renamed = self.view.rename(old, new, flags, hold=True)
@@ -448,6 +491,7 @@ class Operations(pyfuse3.Operations):
         fh: FileHandleT | None,
         ctx: RequestContext,
     ) -> EntryAttributes:
+        """Change attributes or the size. Safe: it needs a level that may change, and set-id bits are never set."""
         node = self.reach.node(inode)
         size: int | None = attr.st_size if fields.update_size else None
         before_ns = 0
@@ -483,6 +527,7 @@ class Operations(pyfuse3.Operations):
 
     @guarded
     async def setxattr(self, inode: InodeT, name: XAttrNameT, value: bytes, ctx: RequestContext) -> None:
+        """Set an extended attribute. Safe: it needs a level that may change, and a name in `user.`."""
         # XATTR_CREATE and XATTR_REPLACE do not arrive here: pyfuse3 asks getxattr first.
         node = self.reach.node(inode)
         self.reach.on(node, Act.CHANGE, lambda location, expect: self.view.set_extended(location, name, value, 0, expect))
@@ -491,6 +536,8 @@ class Operations(pyfuse3.Operations):
 
     @guarded
     async def getxattr(self, inode: InodeT, name: XAttrNameT, ctx: RequestContext) -> bytes:
+        """Read an extended attribute. Safe: only names in `user.` are passed on; the level of an object is told to whoever
+        may see it."""
         if name == _CAPABILITY:
             # The kernel asks this before every write. No view shows set-id programs' kin, so there is none.
             raise pyfuse3.FUSEError(errno.ENODATA)
@@ -502,11 +549,13 @@ class Operations(pyfuse3.Operations):
 
     @guarded
     async def listxattr(self, inode: InodeT, ctx: RequestContext) -> Sequence[XAttrNameT]:
+        """List extended attributes. Safe: only names in `user.` are listed."""
         names = self.reach.on(self.reach.node(inode), Act.LOOK, self.view.extended_names)
         return [XAttrNameT(name) for name in names]
 
     @guarded
     async def removexattr(self, inode: InodeT, name: XAttrNameT, ctx: RequestContext) -> None:
+        """Remove an extended attribute. Safe: it needs a level that may change, and a name in `user.`."""
         node = self.reach.node(inode)
         self.reach.on(node, Act.CHANGE, lambda location, expect: self.view.remove_extended(location, name, expect))
         self._did("attributes", self.nodes.location(node), ctx)
