@@ -50,6 +50,7 @@ class Listings:
     def _names(self, node: Node) -> tuple[Names, Listing | None]:
         """The names in a directory as they are now, and the listing where it had to be made."""
         watched = self._watch.look_into(node)
+        self._watch.read_events()
         if watched is not None and watched.names is not None:
             # Nothing has changed since it was last read, and it was judged then. Whether it may be read is asked anew.
             self._reach.on(node, Act.OPEN, self._view.may_list)
@@ -72,6 +73,7 @@ class Listings:
 
     def read(self, handle: DirectoryHandle, start: int, token: pyfuse3.ReaddirToken) -> None:
         """Fill a reply with the entries from a position on, as many as it takes."""
+        self._watch.read_events()
         place = self._bring_up_to_date(handle, start)
         directory, listed = handle.node, handle.names.listed
         judge = self._view.policy.child

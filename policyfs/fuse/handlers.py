@@ -172,6 +172,7 @@ class Operations(pyfuse3.Operations):
         """The attributes of an object. Safe: they are answered from memory only while a watch vouches for them, and are
         judged anew otherwise."""
         node = self.reach.node(inode)
+        self.watch.read_events()
         kept = node.cached.answer(this_minute())
         if kept is not None:
             self.kept += 1

@@ -6,8 +6,10 @@ and an entry, and says little of what happened to it. So what is there now is co
 and only a difference is invalidated. That is how the session's own changes, which raise events like any other, invalidate
 nothing.
 
-Events are queued by the kernel within the call that makes the change, and are looked at a few milliseconds later, so that a
-burst on one name is one look (`_GATHER`).
+The kernel queues an event within the call that makes the change. What an event may concern is suspected as soon as the event
+is read, and events are read before anything is answered from memory (`read_events`). So the daemon itself never answers by
+what was changed before it was asked. The comparison follows a few milliseconds later, so that a burst on one name is one
+look (`_GATHER`).
 
 Not all can be watched. A file with several names changes without an event in the directory it was seen in; a file
 system on another machine changes without any event; the watches of a user are limited. There the lifetime is a second, as
@@ -85,6 +87,10 @@ class Watch:
         self._inotify: inotify_simple.INotify | None = None
         self.invalidations = 0
         """How often the kernel was told to forget something, for `status` and the tests."""
+        self._pending: list[inotify_simple.Event] = []
+        """Events that were read and not looked at."""
+        self._waiting = trio.CancelScope()
+        """Around waiting for events: cancelled where a handler has read them."""
         self._unshown: dict[tuple[Watched, bytes], None] = {}
         self._unshown_any = trio.Event()
         self._displaced: list[Node] = []
@@ -139,6 +145,34 @@ class Watch:
             self._view.root.let_go(reached)
         node.watched = self._by_descriptor[descriptor] = Watched(node, descriptor)
         return node.watched
+
+    def read_events(self) -> None:
+        """Read the events that have come, and suspect what they may concern. Before anything is answered from memory: it is
+        true then, though the kernel is not told yet. It takes a microsecond where nothing has come."""
+        if self._inotify is None:
+            return
+        came = False
+        for event in self._inotify.read(timeout=0):
+            came = True
+            self._pending.append(event)
+            self._suspect(event)
+        if came:
+            self._waiting.cancel()
+
+    def _suspect(self, event: inotify_simple.Event) -> None:
+        if event.mask & _OVERFLOW:
+            self.give_up_names()
+            for node in self._nodes:
+                node.cached.suspect()
+        watched = self._by_descriptor.get(event.wd)
+        if watched is None or event.mask & (_MOVED | _IGNORED):
+            return
+        if event.mask & _NAMES_CHANGE:
+            watched.forget_names()
+        watched.node.cached.suspect()
+        child = watched.dentries.get(os.fsencode(event.name))
+        if child is not None:
+            child.cached.suspect()
 
     def give_up_names(self) -> None:
         """Keep no directory's names for the next opening, for the sake of the memory that they take."""
@@ -267,9 +301,13 @@ class Watch:
         if self._inotify is None:
             return
         while True:
-            await trio.lowlevel.wait_readable(self._inotify.fileno())
+            if not self._pending:
+                with trio.CancelScope() as self._waiting:
+                    await trio.lowlevel.wait_readable(self._inotify.fileno())
             await trio.sleep(_GATHER)
-            invalidations = self._noticed(self._inotify.read(timeout=0))
+            self.read_events()
+            pending, self._pending = self._pending, []
+            invalidations = self._noticed(pending)
             if invalidations:
                 self.invalidations += len(invalidations)
                 await trio.to_thread.run_sync(invalidate_and_log, invalidations)
@@ -297,8 +335,6 @@ class Watch:
                     moved[watched.node] = None
                 continue
             directories[event.wd] = None
-            if event.mask & _NAMES_CHANGE:
-                watched.forget_names()
             if event.name:
                 key = event.wd, os.fsencode(event.name)
                 touched[key] = touched.get(key, 0) | event.mask

@@ -128,6 +128,20 @@ def test_a_change_in_the_source_of_a_busy_mount_is_seen(busy: Mounted, kind: typ
     held_to_promise(trials(busy, kind, "work", busy=True))
 
 
+def test_a_listing_shows_what_a_look_has_found(idle: Mounted) -> None:
+    """A file that somebody makes in the source is in the very next listing, and one that is removed in none after it,
+    though the kernel is told of neither yet."""
+    behind, view = idle.source / "work", idle.point / "work"
+    for number in range(50):
+        name = f"listed-{number}"
+        os.listdir(view)
+        (behind / name).touch()
+        assert os.path.exists(view / name)
+        assert name in os.listdir(view)
+        (behind / name).unlink()
+        assert name not in os.listdir(view)
+
+
 # -- where watching ends -------------------------------------------------------------------------------------------------
 
 
