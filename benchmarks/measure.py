@@ -17,7 +17,7 @@ from benchmarks.lines import COLD, Line, Place
 from benchmarks.systems import Failed, System, run
 
 _REPEAT_SECONDS = 0.2
-_MOST_REPEATS = 10
+_MAX_REPEATS = 10
 """A warm measurement is repeated back to back within a round, at least twice, until it has taken this long: caches with
 a life of one second (bindfs) must not have ended only because the other two had their turn in between."""
 
@@ -111,7 +111,7 @@ class Bench:
 
     def _warm_round(self, line: Line, system: System, rows: list[Row]) -> None:
         begin = time.perf_counter()
-        for repeat in range(_MOST_REPEATS):
+        for repeat in range(_MAX_REPEATS):
             self._take(line, system, rows)
             if time.perf_counter() - begin > _REPEAT_SECONDS and (repeat or line.once):
                 return

@@ -11,7 +11,7 @@ docs/python.md shows it at work. What holds everywhere:
 
 * A path is a path of the view: `/` is SOURCE, a relative one is read from the start directory, `.` and `..` go by their
   text (rules path-1 to path-9). It may be a str, bytes or os.PathLike. Paths that come back are str, absolute and
-  resolved, with undecodable bytes as surrogates, as `os.fsdecode` has them. A text that is no path is a ValueError.
+  resolved, with undecodable bytes as surrogates, as `os.fsdecode` has them. A text that is not a path is a ValueError.
 * What the policy refuses is a `Refused`: an OSError with the `errno` that a tool sees on a mount, whose `str` is the exact
   text of rule error-1. What the source itself refuses (a full disk, a directory that is not empty) is
   the OSError that it is.
@@ -139,7 +139,7 @@ class Policy:
         self.options = options.absolute()
         """What `load` was given, as texts that hold in another process."""
         self.notes = tuple(root_notes(options))
-        """What a person should know: entries of `read_roots` and `write_roots` that are no places; the others hold."""
+        """What a person should know: entries of `read_roots` and `write_roots` that are not paths; the others hold."""
         self._source = source_of(os.fsdecode(source))
         root = root_of(self._source)
         try:
@@ -178,7 +178,7 @@ class Policy:
         Raises `UserFault` with every fault found; then there is no policy.
         """
         if preset not in (None, "home"):
-            raise ValueError(f"{preset!r} is no preset; there is 'home'")
+            raise ValueError(f"{preset!r} is not a preset; there is 'home'")
         return cls(
             source,
             PolicyOptions(
@@ -407,7 +407,7 @@ class View:
         return made
 
     def make_directory(self, path: PathText, *, parents: bool = False) -> None:
-        """Make a directory. With `parents`, those above it too, and one that is there already is no refusal. Needs
+        """Make a directory. With `parents`, those above it too, and one that is there already is not a refusal. Needs
         `stage`."""
         resolved = self._path(path)
         if not parents:

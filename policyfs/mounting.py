@@ -21,7 +21,7 @@ from policyfs.opening.load import PolicyOptions
 from policyfs.policy.levels import LEVELS, Level
 from policyfs.policy.paths import HostPath
 
-_PATIENCE = 10.0
+_TIMEOUT = 10.0
 """Seconds that a daemon has to end once its mount is gone; it takes milliseconds."""
 
 
@@ -117,7 +117,7 @@ def _ended(process: int) -> bool:
     try:
         waiting = select.poll()
         waiting.register(watched, select.POLLIN)
-        if not waiting.poll(_PATIENCE * 1000):
+        if not waiting.poll(_TIMEOUT * 1000):
             return False
     finally:
         os.close(watched)

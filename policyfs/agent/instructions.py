@@ -6,13 +6,13 @@ hidden, or in a passage, is as good as absent, and the walk goes on below it. A 
 something under it is read for the first time in a session: `Nearby` remembers.
 
 A start directory goes by where it really is, and not by its text (rule instruction-3): a link to
-`a/b` has the chain of `a/b`, `a` with it, as whoever changes into it is told by getcwd(3).
+`a/b` has the chain of `a/b`, `a` with it, as getcwd(3) says in that directory.
 
 Only what lies in the boundary counts. A link is followed by the view's own judgement, so one to a hidden place or out
 of SOURCE is not read, and neither is one to a place outside the boundary, which no policy shows.
 
 An instruction file goes into a prompt whole or, past a cap, up to it: the text says so in a notice, and so does one that
-is no text. Files of the machine that are no part of the tree (a global file, configured ones) are not read here: their
+is not text. Files of the machine that are not part of the tree (a global file, configured ones) are not read here: their
 bytes are, by `instruction_text`.
 """
 
@@ -31,7 +31,7 @@ from policyfs.view.whole_path import follow
 NAMES = (Name(b"AGENTS.md"), Name(b"CLAUDE.md"))
 """In order of preference within one directory."""
 
-MOST_BYTES = 64 * 1024
+MAX_BYTES = 64 * 1024
 """Of one file: some sixteen thousand tokens, which a model reads again on every turn."""
 
 
@@ -42,7 +42,7 @@ class Instruction:
     path: str
     """Relative to the boundary (undecodable bytes as surrogates); of a file outside the tree, its path as given."""
     text: str
-    """As it is in the file, UTF-8 without a byte order mark; empty where the file is no text."""
+    """As it is in the file, UTF-8 without a byte order mark; empty where the file is not text."""
     notice: str | None = None
     """What a model must know of the text: that it is cut, or why there is none."""
 
@@ -55,11 +55,11 @@ class Instruction:
 
 
 def instruction_text(
-    path: str, data: bytes, size: int | None, most_bytes: int = MOST_BYTES, *, in_view: bool = True
+    path: str, data: bytes, size: int | None, max_bytes: int = MAX_BYTES, *, in_view: bool = True
 ) -> Instruction:
-    """An instruction file of `size` bytes that begins with `data`, of which at most `most_bytes` are given; None for what
+    """An instruction file of `size` bytes that begins with `data`, of which at most `max_bytes` are given; None for what
     tells no size, as a pipe. `in_view` where the session can read the rest of it."""
-    given = data[:most_bytes]
+    given = data[:max_bytes]
     cut = max(size or 0, len(data)) > len(given)
     try:
         # A character that the cap cuts in two is left out, one that the file breaks off in is a fault.
@@ -85,20 +85,20 @@ def chain(
     *,
     before: Sequence[Instruction] = (),
     after: Sequence[Instruction] = (),
-    most_bytes: int = MOST_BYTES,
+    max_bytes: int = MAX_BYTES,
 ) -> list[Instruction]:
     """The instruction files from the boundary down to the start directory, outermost first. `start` is the session's
     own where it is not given; one outside the boundary is read as the boundary. `before` is the device's global file,
     `after` are the configured ones."""
-    return [*before, *(found for _, found in _chain(view, start, most_bytes)), *after]
+    return [*before, *(found for _, found in _chain(view, start, max_bytes)), *after]
 
 
 class Nearby:
     """The instruction files below the start directory, each handed over once: one object for one session."""
 
-    def __init__(self, view: View, start: ViewPath | None = None, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, view: View, start: ViewPath | None = None, max_bytes: int = MAX_BYTES) -> None:
         self._view = view
-        self._most_bytes = most_bytes
+        self._most_bytes = max_bytes
         self._given: set[ViewPath] = set()
         self.begin(start)
 
@@ -148,16 +148,16 @@ def _start(view: View, start: ViewPath | None) -> ViewPath:
     return session.boundary if outside else really
 
 
-def _chain(view: View, start: ViewPath | None, most_bytes: int) -> list[tuple[Location, Instruction]]:
+def _chain(view: View, start: ViewPath | None, max_bytes: int) -> list[tuple[Location, Instruction]]:
     boundary = view.policy.session.boundary
     outer = 0 if boundary == ROOT else len(components(boundary))
     names = components(_start(view, start))
     directories = [ViewPath(joined(names[:length])) for length in range(outer, len(names) + 1)]
-    found = (_of(view, directory, most_bytes) for directory in directories)
+    found = (_of(view, directory, max_bytes) for directory in directories)
     return [here for here in found if here is not None]
 
 
-def _of(view: View, directory: ViewPath, most_bytes: int) -> tuple[Location, Instruction] | None:
+def _of(view: View, directory: ViewPath, max_bytes: int) -> tuple[Location, Instruction] | None:
     """What one directory contributes, and where it really is."""
     for name in NAMES:
         path = child(directory, name)
@@ -168,12 +168,12 @@ def _of(view: View, directory: ViewPath, most_bytes: int) -> tuple[Location, Ins
             # Hidden, missing, no regular file, or nothing this user may read: no file that the session can read.
             continue
         try:
-            data = file.read(0, most_bytes)
+            data = file.read(0, max_bytes)
             size = max(len(data), os.fstat(file.descriptor).st_size)
         finally:
             file.close()
         relative = below(path, view.policy.session.boundary) or path
-        return location, instruction_text(relative.decode("utf-8", "surrogateescape"), data, size, most_bytes)
+        return location, instruction_text(relative.decode("utf-8", "surrogateescape"), data, size, max_bytes)
     return None
 
 

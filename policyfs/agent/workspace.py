@@ -1,11 +1,11 @@
-"""What a model is told of the view it works in, for its prompt (rule prompt-1).
+"""What a model learns of the view it works in, for its prompt (rule prompt-1).
 
 Every granted path with its level in words, what a refusal means and that hidden things read as missing.
 Nothing hidden is named, and nothing is looked up: the block follows from the
 policy, so it is the same whatever the tree holds.
 
-Every path is told as it is where the model works. To tools that ask the view itself it begins at `/`; a program sees the
-view at a place of its machine, a mountpoint or SOURCE's own path under `policyfs run`, and there `/proj` is `PLACE/proj`.
+Every path is written as the model sees it. To tools that ask the view itself it begins at `/`; a program sees the
+view at a path of its machine, a mountpoint or SOURCE's own path under `policyfs run`, and there `/proj` is `PATH/proj`.
 
 A template is text with `{{NAME}}` in it. `FIELDS` are the names; another one is a fault, since a prompt with a hole in
 it tells a model something else than its author meant.
@@ -52,8 +52,8 @@ class TemplateFault(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a block is about: a policy, and the place where its view stands for who is told."""
+class Subject:
+    """What a block is about: a policy, and the path of its view for the reader."""
 
     policy: Policy
     at: HostPath
@@ -66,7 +66,7 @@ class Told:
 
 
 def workspace(policy: Policy, template: str = TEMPLATE, at: HostPath = _ROOT_PLACE) -> str:
-    """The workspace block for a policy, to who sees the view at `at`. Raises `TemplateFault`."""
+    """The workspace block for a policy, for a reader who sees the view at `at`. Raises `TemplateFault`."""
     unknown = sorted({name for name in _FIELD.findall(template) if name not in FIELDS})
     if unknown:
         raise TemplateFault(
@@ -74,18 +74,18 @@ def workspace(policy: Policy, template: str = TEMPLATE, at: HostPath = _ROOT_PLA
             + ", ".join("{{" + name + "}}" for name in FIELDS)
         )
     # One pass: what a field gives is never read as a template, whatever a path is called.
-    told = Told(policy, at)
-    return _FIELD.sub(lambda field: FIELDS[field[1]](told), template)
+    subject = Subject(policy, at)
+    return _FIELD.sub(lambda field: FIELDS[field[1]](subject), template)
 
 
 _FIELD = re.compile(r"\{\{ *([^{} ]*) *\}\}")
 
 
-def _view(told: Told) -> str:
-    granted = told.policy.granted()
+def _view(subject: Subject) -> str:
+    granted = subject.policy.granted()
     if not granted:
         return "- none: nothing is open in this session"
-    return "\n".join(f"- `{told.shown(path)}`: {level.meaning}" for path, level in granted)
+    return "\n".join(f"- `{subject.shown(path)}`: {level.meaning}" for path, level in granted)
 
 
 _LEVELS = {
@@ -95,52 +95,53 @@ _LEVELS = {
 }
 
 
-def _levels(told: Told) -> str:
-    used = {level for _, level in told.policy.granted()}
+def _levels(subject: Subject) -> str:
+    used = {level for _, level in subject.policy.granted()}
     return "\n".join(f"- {text}" for level, text in _LEVELS.items() if level in used)
 
 
-def _start(told: Told) -> str:
-    return told.shown(told.policy.session.start)
+def _start(subject: Subject) -> str:
+    return subject.shown(subject.policy.session.start)
 
 
-def _boundary(told: Told) -> str:
-    boundary = told.policy.session.boundary
-    if told.at == b"/":
+def _boundary(subject: Subject) -> str:
+    boundary = subject.policy.session.boundary
+    if subject.at == b"/":
         if boundary == ROOT:
             return "Nothing lies above `/`."
         return f"The boundary of this session is `{display(boundary)}`: nothing outside it is open to you."
     # A program has the system around its view, and of that the policy says nothing.
-    tree = display(told.at)
+    tree = display(subject.at)
     if boundary == ROOT:
         return f"Your tree is `{tree}`; nothing is said here of what lies outside it, such as the system's programs."
-    return f"The boundary of this session is `{told.shown(boundary)}`: nothing else of your tree, `{tree}`, is open to you."
+    shown = subject.shown(boundary)
+    return f"The boundary of this session is `{shown}`: nothing else of your tree, `{tree}`, is open to you."
 
 
 def _text(refusal: Refusal) -> str:
     return refusal.template
 
 
-def _missing(told: Told) -> str:
+def _missing(subject: Subject) -> str:
     return _text(Refusal.MISSING)
 
 
-def _refusals(told: Told) -> str:
+def _refusals(subject: Subject) -> str:
     lines = []
-    if told.policy.has_passages:
-        in_one = "" if told.policy.unknown_missing else ", or something in one"
+    if subject.policy.has_passages:
+        in_one = "" if subject.policy.unknown_missing else ", or something in one"
         lines.append(
             f"- `{_text(Refusal.DENIED)}`: a directory on the way to an open path{in_one}. You can go "
             "through it by the full path of what is open below, and neither list it nor change anything in it."
         )
     else:
         lines.append(f"- `{_text(Refusal.DENIED)}`: the name is taken, or it is not for you to take.")
-    if any(level is Level.RO for _, level in told.policy.granted()):
+    if any(level is Level.RO for _, level in subject.policy.granted()):
         lines.append(f"- `{_text(Refusal.READ_ONLY)}`: you can read it; ask the user if it has to change.")
     return "\n".join(lines)
 
 
-FIELDS: dict[str, Callable[[Told], str]] = {
+FIELDS: dict[str, Callable[[Subject], str]] = {
     "view": _view,
     "levels": _levels,
     "start": _start,

@@ -5,7 +5,7 @@ files; `previous` is the sha256 of the line before without its newline, so that 
 removed, changed or moved. docs/journal.md has each field.
 
 Names are bytes that a session chooses. They are decoded as UTF-8 with what is none as surrogate escapes, and JSON writes
-everything beyond printable ASCII as `\\uXXXX`: no name can end a line or move a cursor, and none is lost. What is no UTF-8
+everything beyond printable ASCII as `\\uXXXX`: no name can end a line or move a cursor, and none is lost. What is not UTF-8
 stands beside as base64, for readers that cannot hold surrogates.
 """
 

@@ -1,4 +1,4 @@
-"""The files of a journal: each written by one daemon, appended to, chained, and begun anew when full.
+"""The files of a journal: each written by one daemon, appended to, chained, and rotated when full.
 
 A journal is a directory. A daemon writes files of its own in it, `TIME-PROCESS.jsonl`, named by when each was begun, so
 that the names sort by time; nobody else writes to them. A file that has grown to `max_bytes` is left and the next begun.
@@ -245,7 +245,7 @@ def _remove_oldest(journal: Path, current: str, most: int) -> None:
     for file, size in sizes.items():
         if total <= most and count <= MAX_FILES:
             return
-        # A person who removes files meanwhile is no trouble.
+        # A person who removes files meanwhile is not a problem.
         with contextlib.suppress(FileNotFoundError):
             if _is_written(file):
                 continue

@@ -118,7 +118,7 @@ class Verdict:
 
 
 def verify(journal: Path) -> Verdict:
-    """Follow the chain of each daemon over its files, whoever writes meanwhile. Raises OSError."""
+    """Follow the chain of each daemon over its files, while daemons go on writing. Raises OSError."""
     verdict = Verdict()
     chains: dict[str, _Chain] = {}
     for path in files_of(journal):

@@ -1,4 +1,4 @@
-"""What happens in a mount, told to its journal without a handler ever waiting for it.
+"""Writes what happens in a mount to its journal; no handler ever waits for that.
 
 Theory. A handler only notes what it did: a tuple on a list, in about a microsecond. A task gathers for a moment and hands
 what has come to a thread, which makes lines of it and writes them (`audit/journal_file.py`). What is noted is bounded by its

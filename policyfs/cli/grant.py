@@ -26,7 +26,7 @@ class Duration(click.ParamType[float]):
             return value
         matched = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", value)
         if matched is None or float(matched[1]) == 0:
-            self.fail(f"{value!r} is no time; write 90s, 10m, 2h or 1d", parameter, context)
+            self.fail(f"{value!r} is not a time; write 90s, 10m, 2h or 1d", parameter, context)
         return float(matched[1]) * _UNITS[matched[2]]
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 import click
 
-from policyfs.agent.instructions import MOST_BYTES, Instruction, Nearby, as_text, chain, instruction_text
+from policyfs.agent.instructions import MAX_BYTES, Instruction, Nearby, as_text, chain, instruction_text
 from policyfs.cli.options import OnceEach, directories, files, policy_options
 from policyfs.host.errors import Exit, UserFault
 from policyfs.opening.load import PolicyOptions, source_of
@@ -90,10 +90,10 @@ def _path(text: str, option: str, start: ViewPath) -> ViewPath:
 
 
 def _of_machine(name: str, option: str) -> Instruction:
-    """A file of the person's own machine, which is no part of the view: read as that person."""
+    """A file of the person's own machine, which is not part of the view: read as that person."""
     try:
         with open(name, "rb") as file:
-            data = file.read(MOST_BYTES + 1)
+            data = file.read(MAX_BYTES + 1)
             status = os.fstat(file.fileno())
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)

@@ -74,7 +74,7 @@ def asked(text: str) -> Asked:
         elif name == "setuid" and value:
             user = value
         elif name not in IGNORED and name != "comment" and not name.lower().startswith("x-"):
-            why = "needs a value" if name in VALUES or name == "setuid" else "is no option of a view"
+            why = "needs a value" if name in VALUES or name == "setuid" else "is not an option of a view"
             faults.append(f"-o {option} {why}; the options are {', '.join(sorted((*VALUES, *WORDS, 'setuid')))}")
     if faults:
         raise UserFault(Exit.USAGE, *faults)

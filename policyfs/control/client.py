@@ -85,7 +85,8 @@ def mounted_view(text: str) -> HostPath:
     found = _only(named, runs().get(places.real(named), []))
     if found is None:
         refuse_detached(named)
-        raise UserFault(Exit.PLACE, f"{display(named)} is no mounted view; `policyfs status` lists the views of this user")
+        shown = display(named)
+        raise UserFault(Exit.PLACE, f"{shown} is not a mounted view; `policyfs status` lists the views of this user")
     return found
 
 
@@ -111,7 +112,7 @@ def view_around(place: HostPath) -> tuple[HostPath, ViewPath] | None:
 
 
 def refuse_detached(place: HostPath) -> None:
-    """Raise `UserFault` where a place lies in a view that is no mount here any more, and that goes on all the same."""
+    """Raise `UserFault` where a place lies in a view that is not a mount here any more, and that goes on all the same."""
     gone = {HostPath(os.fsencode(status["mountpoint"])): status for status in all_status()[0] if status["detached"]}
     inside = mounts.in_one_of(gone, place)
     if inside is not None:

@@ -37,7 +37,7 @@ def unseen_values(path: ViewPath, code: int, text: str) -> dict[str, Any]:
 
 
 def path_fault_text(fault: PathFault, text: str) -> str:
-    """What a person is told of a text that is no path of a view. That a name is too long is what a file system answers
+    """What a person is told of a text that is not a path of a view. That a name is too long is what a file system answers
     too, so it is said as it is in every explanation."""
     if fault.fault != "name too long":
         return f"PATH: {fault}; write a path of the view, from / or from the start directory"

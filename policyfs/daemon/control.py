@@ -2,20 +2,20 @@
 
 Theory. A uid authenticates nothing here: an agent in a sandbox has the person's (rule daemon-3). What keeps an agent
 away is that it cannot reach the socket: a pathname in a directory of mode 0700, below no view, bound into no sandbox. In
-depth, a peer must have the daemon's uid and live in its mount, pid and user namespaces, told by its pidfd so that the
+depth, a peer must have the daemon's uid and live in its mount, pid and user namespaces, found by its pidfd so that the
 number cannot be somebody else's by then.
 
-A second socket may only ask, and is made for who sits inside: it answers `explain` and `view`, and for a path that the
-session does not see exactly what the file system answers. It checks no namespace. Since whoever asks there may do so
+A second socket may only ask, and is made for the command of a run: it answers `explain` and `view`, and for a path that the
+session does not see exactly what the file system answers. It checks no namespace. Since a program that asks there may do so
 without end, it attends to few, works for one of them at a time, and lets everything else have its turn in between.
 
 One request a line, one answer a line, as JSON: `{"do": "status"}` is answered by `{"ok": ...}` or by
 `{"fault": [...], "exit_code": N}`.
 
 The answer to `follow`, the policy in force, is a lease: it holds as long as its connection is open. Every change of policy
-ends all leases before it is acknowledged, and the end of the daemon ends them too. So whoever looks at the connection before
-each use of the policy never uses one that was revoked. Ending a lease waits for nobody: a follower that is stopped or stuck
-finds its connection closed when it goes on.
+ends all leases before it is acknowledged, and the end of the daemon ends them too. So a client that looks at the connection
+before each use of the policy never uses one that was revoked. Ending a lease waits for nobody: a follower that is stopped
+or stuck finds its connection closed when it goes on.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ from policyfs.view.links import Landing
 
 log = logging.getLogger("policyfs")
 
-MOST_BYTES = 1 << 16
+MAX_REQUEST_BYTES = 1 << 16
 """Longest request, in bytes: a thousand paths to explain, and far from what a daemon would feel."""
-MOST_PEERS = 16
-"""Peers attended to at once, so that whoever may ask cannot use up the daemon's descriptors."""
+MAX_PEERS = 16
+"""Peers attended to at once, so that programs that may ask cannot use up the daemon's descriptors."""
 MAX_LEASES = 32
 """Followers of a mount at once: each keeps a descriptor of the daemon's."""
-MOST_WHO_ASK = 4
+MAX_ASKING_PEERS = 4
 """The same on the socket that may only ask: further ones wait to be taken."""
 PATHS_A_TURN = 64
 """Paths explained before everything else has its turn: some milliseconds."""
-MOST_SECONDS = 10 * 365 * 86400
+MAX_GRANT_SECONDS = 10 * 365 * 86400
 """Longest time of a grant: ten years, which no session lives."""
-PATIENCE = 10.0
+REQUEST_TIMEOUT = 10.0
 """Seconds in which a peer has to send its request."""
 
 Request = dict[str, Any]
@@ -108,7 +108,7 @@ class Control:
         mine = _file_of(path)
         listening.listen(128)
         server = trio.socket.from_stdlib_socket(listening)
-        room = trio.Semaphore(MOST_WHO_ASK if ask_only else MOST_PEERS)
+        room = trio.Semaphore(MAX_ASKING_PEERS if ask_only else MAX_PEERS)
         task_status.started()
         try:
             async with trio.open_nursery() as nursery:
@@ -156,7 +156,7 @@ class Control:
             log.exception("a request on the control socket failed")
             answer = _written({"fault": ["the daemon failed at this; see its log"], "exit_code": int(Exit.FAILED)})
         try:
-            with trio.fail_after(PATIENCE):
+            with trio.fail_after(REQUEST_TIMEOUT):
                 await trio.SocketStream(peer).send_all(answer)
         except (OSError, trio.BrokenResourceError, trio.TooSlowError):
             # A peer that leaves before its answer is no reason for anything, least of all for the mount to end.
@@ -271,7 +271,7 @@ class Control:
         return await self._each(request, lambda path: explanation_values(policy.explain(path)))
 
     def _seen_by_session(self, path: ViewPath) -> dict[str, Any]:
-        """What the session itself may be told: of what it does not see, no more than the file system says."""
+        """What the session itself may learn: of what it does not see, no more than the file system says."""
         view = self._operations.view
         landing = view.links.resolve(path, follow_last=True)
         try:
@@ -281,7 +281,7 @@ class Control:
         except OSError as error:
             text = _UNSEEN.get(error.errno or 0, Refusal.MISSING).text(path)
             return unseen_values(path, error.errno or errno.EIO, text)
-        # Behind a link, what it leads to answers; the path is told as it was asked.
+        # Behind a link, what it leads to answers; the path is given as it was asked.
         values = explanation_values(self._policy.explain(landing))
         asked, answering = (each.decode("utf-8", "surrogateescape") for each in (path, landing))
         for operation in OPERATIONS:
@@ -304,7 +304,7 @@ class Control:
     def _shows(self, file: str) -> bool:
         """Whether a file name leads into this view, where the session may change what is to bind it."""
         if not file.startswith("/") or "\0" in file:
-            # No file has this name; who reads it says so.
+            # No file has this name; reading it says so.
             return False
         point = HostPath(os.fsencode(self._request.mountpoint))
         return mounts.in_one_of([point], HostPath(os.fsencode(file))) is not None
@@ -312,7 +312,8 @@ class Control:
     async def _grant(self, request: Request) -> list[dict[str, str]]:
         text, seconds = request.get("level"), request.get("seconds")
         level = LEVELS.get(text) if isinstance(text, str) else None
-        if level is None or not (seconds is None or (isinstance(seconds, (int, float)) and 0 < seconds <= MOST_SECONDS)):
+        lasts = seconds is None or (isinstance(seconds, (int, float)) and 0 < seconds <= MAX_GRANT_SECONDS)
+        if level is None or not lasts:
             raise UserFault(Exit.USAGE, "a grant has a level of none, ro, stage, commit, and up to ten years in seconds")
         await self._live.grant(self._path(request.get("path")), level, seconds)
         return await self._in_force()
@@ -322,7 +323,7 @@ class Control:
         return await self._in_force()
 
     async def _each(self, request: Request, explained: Callable[[ViewPath], dict[str, Any]]) -> list[dict[str, Any]]:
-        """What is told of each path of a request, with turns for everything else: thousands fit into one."""
+        """The explanation of each path of a request, with turns for everything else: thousands fit into one."""
         paths = request.get("paths")
         if not isinstance(paths, list):
             raise UserFault(Exit.USAGE, "paths is a list of paths")
@@ -372,15 +373,15 @@ def _written(answer: dict[str, Any]) -> bytes:
 async def _received(peer: trio.socket.SocketType) -> Request:
     """One line of JSON, of bounded length, in bounded time."""
     text = bytearray()
-    with trio.move_on_after(PATIENCE):
+    with trio.move_on_after(REQUEST_TIMEOUT):
         while not text.endswith(b"\n"):
             piece = await peer.recv(4096)
             if not piece:
                 break
             text += piece
-            if len(text) > MOST_BYTES:
+            if len(text) > MAX_REQUEST_BYTES:
                 advice = "name fewer paths at once, or shorter ones"
-                raise UserFault(Exit.USAGE, f"a request is at most {MOST_BYTES} bytes; {advice}")
+                raise UserFault(Exit.USAGE, f"a request is at most {MAX_REQUEST_BYTES} bytes; {advice}")
     try:
         request = json.loads(text)
     except (ValueError, RecursionError):

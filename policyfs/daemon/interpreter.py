@@ -20,8 +20,8 @@ class Interpreter:
     waits for a request, and ends if there is none when this process closes `request` or ends."""
 
     def __init__(self, error_output: int | None = None) -> None:
-        """Start it. It complains to the file descriptor `error_output`, or to this process's standard error, until it is
-        told where to log."""
+        """Start it. It complains to the file descriptor `error_output`, or to this process's standard error, until its
+        request says where to log."""
         request_read, self.request = os.pipe()
         self.answer, answer_write = os.pipe()
         self.process = subprocess.Popen(

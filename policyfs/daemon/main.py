@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def _give_up(fault: UserFault, answer_descriptor: int) -> None:
-    """Tell who waits for the answer, if somebody still does, and end."""
+    """Answer the command that waits, if it still does, and end."""
     with contextlib.suppress(OSError):
         Ready(fault=fault.messages, exit_code=fault.exit_code).send(answer_descriptor)
         # In the foreground a child tells the person; its words come before this process's exit code.
@@ -244,7 +244,7 @@ def _report_end(journal: Journal | None) -> None:
 
 
 async def _follow_signals(live: LivePolicy) -> None:
-    """SIGTERM and SIGINT end the mount in order, SIGHUP reads the session anew; signal handlers of the usual kind would
+    """SIGTERM and SIGINT end the mount in order, SIGHUP reads the session again; signal handlers of the usual kind would
     break trio."""
     receiver = trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     async with trio.open_nursery() as nursery:

@@ -41,7 +41,7 @@ class MountRequest:
     control: bool = True
     """Whether a control socket is made, at `places.control_socket`."""
     ask: str | None = None
-    """Where the socket is made that who sits inside may ask; None for none."""
+    """The path of the socket that the command of a run may ask; None for no socket."""
 
     @property
     def policy_options(self) -> PolicyOptions:
@@ -98,6 +98,6 @@ class Ready:
         )
 
     def raise_fault(self) -> None:
-        """Raise the `UserFault` that the daemon told of, if any."""
+        """Raise the `UserFault` that the daemon reported, if any."""
         if self.fault:
             raise UserFault(Exit(self.exit_code), *self.fault)

@@ -16,7 +16,7 @@ from policyfs.host.errors import Exit, UserFault
 from policyfs.host.places import mount_name
 from policyfs.policy.paths import HostPath, PathFault, below, display
 
-_PATIENCE = 10.0
+_END_TIMEOUT = 10.0
 """Seconds that a daemon has to end in order; it takes milliseconds."""
 
 
@@ -60,7 +60,7 @@ class Daemon:
 
     def ask(self, request: MountRequest) -> None:
         """Tell it what to mount."""
-        # One that has ended already is told of by `ready`.
+        # `ready` reports one that has ended already.
         with contextlib.suppress(BrokenPipeError), os.fdopen(self._request, "wb") as pipe:
             pipe.write(request.dumps())
 
@@ -82,7 +82,7 @@ class Daemon:
         """End it, whatever it is at, and wait for that."""
         signal.pidfd_send_signal(self.pidfd, signal.SIGTERM)
         try:
-            self._process.wait(_PATIENCE)
+            self._process.wait(_END_TIMEOUT)
         except subprocess.TimeoutExpired:
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
             self._process.wait()
@@ -107,7 +107,7 @@ def start_daemon(request: MountRequest) -> Ready:
         raise
     except BaseException:
         daemon.end()
-        # One that was told so in the midst of mounting leaves a mount that nobody answers.
+        # One that is ended while it mounts leaves a mount that nobody answers.
         point = HostPath(os.fsencode(request.mountpoint))
         left = mounts.mount_at(point)
         if left is not None and left.type == mounts.FILE_SYSTEM_TYPE:
@@ -126,8 +126,8 @@ def open_log(file: str) -> int:
         # A FIFO is not waited for, a terminal not taken.
         descriptor = os.open(file, flags | os.O_NONBLOCK | os.O_NOCTTY, 0o600)
     except OSError as error:
-        told = {errno.ELOOP: " is a link; name the file itself", errno.ENXIO: _NO_FILE}
-        reason = told.get(error.errno or 0, f": {error.strerror}; name a file you can write")
+        reasons = {errno.ELOOP: " is a link; name the file itself", errno.ENXIO: _NO_FILE}
+        reason = reasons.get(error.errno or 0, f": {error.strerror}; name a file you can write")
         raise UserFault(Exit.PLACE, shown + reason) from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -135,7 +135,7 @@ def open_log(file: str) -> int:
     return descriptor
 
 
-_NO_FILE = " is no regular file; name one, or a name that is free"
+_NO_FILE = " is not a regular file; name one, or a name that is free"
 
 
 def _error_output(log_file: str | None) -> int:

@@ -1,5 +1,5 @@
-"""The walk over the real tree. It goes through the view's own door (`Root`), so that a tree that changes meanwhile can
-lead it nowhere else, and decides nothing but what the policy says of a path.
+"""The walk over the real tree. It goes through the confined root of the view (`Root`), so that a tree that changes
+meanwhile can lead it nowhere else, and decides nothing but what the policy says of a path.
 
 What is in the tree may have been left by a session that would rather not be found out. So nothing is read without a
 bound, and what cannot be looked at is a finding of its own and keeps nothing else from being looked at."""
@@ -45,9 +45,9 @@ a finding and not looked into: each directory is reached from the root, so the t
 _GIT = Name(b".git")
 _OBJECTS = b"/.git/objects/"
 """git never changes a file in there, so that all of them are one finding."""
-_MOST_OF_A_PACKAGE = 1 << 20
+_MAX_PACKAGE_BYTES = 1 << 20
 """Bytes of a package.json that are read; one that is longer counts as having scripts."""
-_MOST_OF_A_GIT_FILE = 1 << 20
+_MAX_GIT_FILE_BYTES = 1 << 20
 """Bytes of a `.git` file; git takes none that is longer (setup.c, `read_gitfile_gently`)."""
 
 Notice = Callable[[int, ViewPath], None]
@@ -202,7 +202,7 @@ class Examination:
             self._executed(path, place, executed.FILES[text])
         elif text == executed.PACKAGE:
             try:
-                content = self._content(directory, name, _MOST_OF_A_PACKAGE)
+                content = self._content(directory, name, _MAX_PACKAGE_BYTES)
             except FileNotFoundError:
                 return
             except OSError:
@@ -321,7 +321,7 @@ class Examination:
             ]
             if elsewhere > 0:
                 said.append(f"has {elsewhere} more name{'s' if elsewhere > 1 else ''} outside this tree")
-            effect = "is changed under each of them by whoever changes it" if place.level >= Level.STAGE else "can be read"
+            effect = "changes under each of them when one is changed" if place.level >= Level.STAGE else "can be read"
             self._find(
                 Kind.NAMES, path, place.level, f"{', '.join(said)}; {effect}",
                 f"make it a file of its own (cp -p, then mv the copy over it), or hide it: -g {for_shell(path)}=none",
@@ -373,7 +373,7 @@ class Examination:
             )  # fmt: skip
 
     def _found_from(self, work_tree: HostPath) -> None:
-        """What git reads and executes for who stands in a directory that has a `.git`."""
+        """What git reads and executes in a directory that has a `.git`."""
         directory = git_places.git_directory(self._machine.files, work_tree)
         if directory is not None:
             self._note(git_places.repository(self._machine, directory, work_tree).places)
@@ -409,7 +409,7 @@ class Examination:
             target = self._link_text(directory, path, place, _GIT)
         else:
             try:
-                target = git_index.named_by(self._content(directory, _GIT, _MOST_OF_A_GIT_FILE) or b"")
+                target = git_index.named_by(self._content(directory, _GIT, _MAX_GIT_FILE_BYTES) or b"")
             except OSError as error:
                 self._closed(path, place, error)
                 return None
@@ -441,7 +441,7 @@ class Examination:
             self._closed(index, place, error)
         except git_index.NotAnIndex as error:
             self._find(
-                Kind.NOT_EXAMINED, index, place.level, f"is no index that can be read: {error}",
+                Kind.NOT_EXAMINED, index, place.level, f"is not an index that can be read: {error}",
                 "see `git status` there, and hide the repository until it works",
             )  # fmt: skip
         return sorted(hidden)
@@ -467,9 +467,9 @@ class Examination:
             os.close(directory)
 
     def _index(self, directory: int, name: Name) -> git_index.Index:
-        content = self._content(directory, name, git_index.MOST)
+        content = self._content(directory, name, git_index.MAX_BYTES)
         if content is None:
-            raise git_index.NotAnIndex(f"{name.decode()} is no regular file of at most {git_index.MOST >> 20} MiB")
+            raise git_index.NotAnIndex(f"{name.decode()} is not a regular file of at most {git_index.MAX_BYTES >> 20} MiB")
         return git_index.parse(content)
 
     def _is_hidden(self, work_tree: ViewPath, entry: git_index.Entry) -> bool:

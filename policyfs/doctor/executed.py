@@ -1,6 +1,6 @@
 """Names of files that a person's own tools execute, or take orders from, without asking (rule doctor-1).
 
-A session that may change one of them leaves an order that is carried out later, outside the view, by whoever works
+A session that may change one of them leaves an order that is carried out later, outside the view, by anyone who works
 there. The list is of what is common; whether a file is run is the tool's choice, so it can only be a list.
 """
 
@@ -22,7 +22,7 @@ FILES = {
     ".pre-commit-config.yaml": "pre-commit runs what it names at each commit",
     ".gitlab-ci.yml": "the CI runs it",
 }
-"""Files in any directory, each with who executes it."""
+"""Files in any directory, each with the program that executes it."""
 
 DIRECTORIES = {
     ".vscode": "VS Code runs its tasks and takes programs from its settings",

@@ -4,7 +4,7 @@ since a repository's configuration names programs for git to run (rule doctor-2)
 The format is that of gitformat-index(5): a header, entries sorted by path, extensions, and a checksum of it all.
 Versions 2 and 3 pad each entry to a multiple of eight bytes; version 4 writes a path as what differs from the one before.
 
-Whoever wrote the bytes may want nobody to read on. So a number, a path, and all paths together have a bound: of version 4
+The author of the bytes may want nobody to read on. So a number, a path, and all paths together have a bound: of version 4
 a few bytes of an entry can stand for a path of any length.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 LINK = 0o120000
 """The kind of an entry that is a symbolic link, in the upper bits of its mode."""
 
-MOST = 256 << 20
+MAX_BYTES = 256 << 20
 """Bytes of an index that is read: of some three million files."""
 
 _SIGNATURE = b"DIRC"
@@ -31,12 +31,12 @@ _KINDS = frozenset({0o100000, LINK, 0o160000, 0o040000})
 """The kinds of entry: a file, a link, a submodule, and of a sparse index a directory."""
 _LONGEST_PATH = 4096
 """PATH_MAX: git can make no file at a longer one."""
-_MOST_OF_PATHS = 512 << 20
+_MAX_BYTES_OF_PATHS = 512 << 20
 """Bytes of all paths together."""
 
 
 class NotAnIndex(ValueError):
-    """The bytes are no index of a version that is known, or one that was cut off."""
+    """The bytes are not an index of a version that is known, or one that was cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def _parse(content: bytes) -> Index:
     entries = []
     position = _HEADER.size
     path = b""
-    room = _MOST_OF_PATHS
+    room = _MAX_BYTES_OF_PATHS
     for _ in range(count):
         start = position
         (mode,) = struct.unpack_from(">I", content, start + _MODE_AT)

@@ -220,7 +220,7 @@ def mountpoint_for(text: str, source: HostPath) -> HostPath:
     if below(source, point) is not None:
         raise UserFault(Exit.PLACE, f"MOUNTPOINT {shown} is around SOURCE, which would cover it; name a directory elsewhere")
     if mounted is not None:
-        # What is no view is somebody else's, be it a disk or /proc: no word of ending it.
+        # What is not a view is somebody else's, be it a disk or /proc: no word of ending it.
         view = mounted.type == FILE_SYSTEM_TYPE
         advice = f"end it with `policyfs umount {for_shell(named)}`" if view else "name another directory"
         raise UserFault(Exit.PLACE, f"MOUNTPOINT {shown} is a mount already ({mounted.type}); {advice}")
@@ -248,7 +248,7 @@ def mountpoint_for(text: str, source: HostPath) -> HostPath:
 
 
 def real_mountpoint(named: HostPath, table: Sequence[Mount] | None = None) -> HostPath:
-    """The real path, without touching the mount that may stand there: a wedged one would hang whoever does. By the mount
+    """The real path, without touching a mount at that path: one that hangs would hang the caller. By the mount
     table, which is read where it is not given."""
     parent, _, name = named.rpartition(b"/")
     above = places.real(HostPath(parent or b"/"))
@@ -272,7 +272,7 @@ source's page cache 1.7 GB/s, 2.0 and 2.0."""
 
 
 def read_ahead(point: HostPath) -> None:
-    """Let the kernel read further ahead in the mount at `point`. Only root may; who may not goes without."""
+    """Let the kernel read further ahead in the mount at `point`. Only root may; for other users nothing happens."""
     mount = mount_at(point)
     if mount is None:
         return

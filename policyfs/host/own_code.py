@@ -12,7 +12,7 @@ session says. What is executed is this:
 - the system's programs and libraries;
 - the programs that policyfs starts by name, wherever `PATH` finds them; the person's own `policyfs` among them.
 
-Each place comes with every link that leads to it: whoever replaces the link chooses what is executed.
+Each path comes with every link that leads to it: anyone who replaces the link chooses what is executed.
 
 Not `PYTHONPATH` and not the directory of a script that uses the Python API: scripts/policyfs and the daemon run isolated
 (`python -I`) and search neither, and the directory of a script is the user's own project.

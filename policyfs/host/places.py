@@ -24,7 +24,7 @@ def home() -> HostPath:
             written = os.fsencode(pwd.getpwuid(os.geteuid()).pw_dir)
         return host_path(written)
     except (KeyError, PathFault):
-        raise UserFault(Exit.MACHINE, "no home directory: HOME is no absolute path; set it to your home") from None
+        raise UserFault(Exit.MACHINE, "no home directory: HOME is not an absolute path; set it to your home") from None
 
 
 _NO_HOMES = (b"/usr", b"/bin", b"/sbin", b"/dev")
@@ -35,7 +35,7 @@ def account_homes() -> set[HostPath]:
     """The homes of the password database, as it has them."""
     found: set[HostPath] = set()
     for account in pwd.getpwall():
-        # An entry that is empty or relative is no home.
+        # An entry that is empty or relative is not a home.
         with contextlib.suppress(PathFault):
             if account.pw_dir.startswith("/"):
                 named = host_path(os.fsencode(account.pw_dir))
@@ -50,7 +50,7 @@ def real(place: HostPath) -> HostPath:
 
 
 def is_there(place: HostPath) -> bool:
-    """Whether anything has this name. What cannot be known counts as there: who opens it learns what is wrong."""
+    """Whether anything has this name. What cannot be known counts as there: opening it shows what is wrong."""
     try:
         os.lstat(place)
     except (FileNotFoundError, NotADirectoryError):

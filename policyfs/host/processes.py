@@ -7,7 +7,7 @@ import os
 
 def command_of(process: int) -> str | None:
     """The name that a process, or a thread, has by /proc/PID/comm: at most 15 bytes that it may have chosen itself; those
-    that are no UTF-8 become surrogates. None for a process that is gone or not ours to see."""
+    that are not UTF-8 become surrogates. None for a process that is gone or not ours to see."""
     # Number 0 is a process that this one's PID namespace does not have.
     if process <= 0:
         return None

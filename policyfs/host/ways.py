@@ -42,7 +42,7 @@ class Walk:
         self._texts: dict[HostPath, bytes | None] = {}
         self._missing: set[HostPath] = set()
         self.names: dict[HostPath, set[bytes]] = {}
-        """The names that were looked up, by directory. Whoever makes a link at one of them changes a way."""
+        """The names that were looked up, by directory. A link made at one of them changes a way."""
 
     def to(self, name: bytes) -> Way:
         """The way to a place, by an absolute name, which may have `..` in it: behind a link it leads up from where the link
@@ -96,13 +96,13 @@ class Walk:
                 except FileNotFoundError:
                     self._missing.add(step)
                 except OSError:
-                    pass  # It is no link, or not to be looked at by this user.
+                    pass  # It is not a link, or not to be looked at by this user.
         return self._texts[step]
 
 
 def on_the_way(name: str) -> list[HostPath]:
     """What a file name leads through: every link that the kernel follows to reach the file, then the file, each by its
-    real path. Whoever changes one of them changes what the name means."""
+    real path. A change to one of them changes what the name means."""
     written = os.fsencode(name)
     way = Walk().to(written if name.startswith("/") else places.working_directory() + b"/" + written)
     return [*way.links, way.paths[-1]]

@@ -341,7 +341,7 @@ def _text_of(name: str, options: PolicyOptions, table: Sequence[Mount] | None) -
                 regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
                 content = file.read(_MOST_BYTES + 1) if regular else b""
             if not regular:
-                reason = "is no regular file, and could not be read again at a reload"
+                reason = "is not a regular file, and could not be read again at a reload"
             elif len(content) > _MOST_BYTES:
                 reason = f"has more than {_MOST_BYTES >> 20} MiB, which no session file needs"
             else:

@@ -54,7 +54,7 @@ def built_in_places(home: HostPath) -> list[DeniedHostPath]:
 
 
 def built_in_places_of_another(home: HostPath) -> list[DeniedHostPath]:
-    """The same of a home that `~` does not stand for, each told by its whole path."""
+    """The same of a home that `~` does not stand for, each named by its whole path."""
     places = [host_path(place.encode(), home) for place in HOME_PLACES]
     return [DeniedHostPath(place, Denial(place.decode("utf-8", "surrogateescape"), SOURCE)) for place in places]
 

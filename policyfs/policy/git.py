@@ -185,7 +185,7 @@ for _part in (COMMON, BACKLINK, INDEX, CONFLICTS, COMMANDS, STRATEGY, OPTIONS):
 _REPLACED = (INDEX, CONFLICTS, COMMANDS, STRATEGY, OPTIONS)
 for _part in _REPLACED:
     _part._takes(LOOSE, MODULE)
-# What has been judged may be put aside: editors do, before they write anew.
+# What has been judged may be put aside: editors do, before they write it again.
 LOOSE._takes(*_REPLACED)
 MODULE._takes(*_REPLACED)
 

@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-MOST = 1 << 20
+MAX_BYTES = 1 << 20
 """Bytes of a configuration file that is read."""
 
 
 class NotAConfiguration(ValueError):
-    """The bytes are no configuration file, and git refuses them too."""
+    """The bytes are not a configuration file, and git refuses them too."""
 
 
 @dataclass(frozen=True, slots=True)

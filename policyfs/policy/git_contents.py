@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from policyfs.policy.git import Judged
 from policyfs.policy.git_config import NotAConfiguration, parse
 
-MOST = 4 << 20
+MAX_BYTES = 4 << 20
 """Bytes of a small file that is judged. The list of a rebase of thirty thousand commits has less."""
 
-MOST_OF_AN_INDEX = 256 << 20
+MAX_INDEX_BYTES = 256 << 20
 """Bytes of an index: of some three million files."""
 
 LARGEST_LINK = 1 << 16
@@ -108,7 +108,7 @@ _NAME_LENGTH = 0x0FFF
 _EXTENDED = 0x4000
 _SPARSE_DIRECTORY = 0o040000
 _LONGEST_PATH = 4096
-_MOST_OF_PATHS = 512 << 20
+_MAX_BYTES_OF_PATHS = 512 << 20
 """Bytes of a path, and of all together: of version 4 a few bytes can stand for a path of any length."""
 _KNOWN_AND_REQUIRED = frozenset({b"link", b"sdir"})
 
@@ -181,7 +181,7 @@ def _paths_with_what_goes_before(content: bytes, count: int, hash_size: int, end
         taken_over.append(kept)
         previous = previous[:kept] + content[name_at:close]
         of_all += len(previous)
-        if len(previous) > _LONGEST_PATH or of_all > _MOST_OF_PATHS:
+        if len(previous) > _LONGEST_PATH or of_all > _MAX_BYTES_OF_PATHS:
             raise _Odd(_TOO_LONG)
         if ((high & _NAME_LENGTH >> 8) << 8 | low) != min(len(previous), _NAME_LENGTH):
             raise _Odd("a path has another length than its entry says")
@@ -246,6 +246,6 @@ def _offset(content: bytes, position: int) -> tuple[int, int]:
         position += 1
         byte = content[position]
         number = (number + 1 << 7) + (byte & 0x7F)
-        if number > MOST_OF_AN_INDEX:
+        if number > MAX_INDEX_BYTES:
             raise _Odd("a path drops more of the one before than that has")
     return position + 1, number

@@ -1,6 +1,7 @@
 """What a repository makes git read or execute, wherever it lies: followed as git follows it, and nothing executed.
 
-`Files` is how the tree is looked at, so that the same is asked of a tree through its door and of a tree in a test.
+`Files` is how the tree is looked at, so that the same questions are put to a tree through its confined root and to a tree
+in a test.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from policyfs.policy import git_config, git_contents
 from policyfs.policy.git_config import Entry, Named
 from policyfs.policy.paths import HostPath, Name, PathFault, below, components, host_path, joined
 
-_MOST_LINKS = 40
+_MAX_LINKS = 40
 """MAXSYMLINKS of the kernel, path_resolution(7)."""
-_MOST_INCLUDES = 10
+_MAX_INCLUDES = 10
 """How deep configuration files include each other (config.c, MAX_INCLUDE_DEPTH)."""
-_MOST_NAMES = 256
+_MAX_NAMES = 256
 """Entries of a directory of hooks, of linked worktrees or of submodules that are looked at."""
 
 HOOKS = tuple(
@@ -117,7 +118,7 @@ def resolve(files: Files, place: HostPath) -> tuple[HostPath, list[HostPath]]:
             del current[-1:]
             continue
         here = HostPath(joined([*current, Name(name)]))
-        if files.kind(here) != "link" or len(links) == _MOST_LINKS:
+        if files.kind(here) != "link" or len(links) == _MAX_LINKS:
             current.append(Name(name))
             continue
         links.append(here)
@@ -154,10 +155,10 @@ def repository(machine: Machine, directory: HostPath, work_tree: HostPath | None
     for file in (_at(common, b"config"), _at(real, b"config.worktree")):
         _read(files, found, file, home, _READ["config"], 0)
     work_trees = [] if work_tree is None else [work_tree]
-    told = git_config.work_tree(found.entries)
-    if told is not None:
-        work_trees.append(_expanded(told, real, home))
-    for each_linked in files.names(_at(common, b"worktrees"), _MOST_NAMES):
+    configured = git_config.work_tree(found.entries)
+    if configured is not None:
+        work_trees.append(_expanded(configured, real, home))
+    for each_linked in files.names(_at(common, b"worktrees"), _MAX_NAMES):
         linked = _at(common, b"worktrees", each_linked)
         content = files.content(_at(linked, b"gitdir"), git_contents.LARGEST_LINK) or b""
         path = git_contents.named_path(content, b"")
@@ -172,7 +173,7 @@ def repository(machine: Machine, directory: HostPath, work_tree: HostPath | None
 def submodules(files: Files, of: Repository) -> Iterator[HostPath]:
     """The git directories of a repository's submodules, of those whose name has no slash."""
     modules = _at(of.common, b"modules")
-    for name in files.names(modules, _MOST_NAMES):
+    for name in files.names(modules, _MAX_NAMES):
         if files.kind(_at(modules, name, b"HEAD")) is not None:
             yield _at(modules, name)
 
@@ -199,13 +200,13 @@ def _common(files: Files, directory: HostPath) -> HostPath:
 def _read(files: Files, found: Configuration, file: HostPath, home: HostPath, why: str, depth: int) -> None:
     """Read a file of configuration and those that it includes, whatever the condition."""
     _add(files, found, file, why)
-    content = files.content(resolve(files, file)[0], git_config.MOST)
+    content = files.content(resolve(files, file)[0], git_config.MAX_BYTES)
     try:
         entries = git_config.parse(content or b"")
     except git_config.NotAConfiguration:
         return
     found.entries += entries
-    if depth < _MOST_INCLUDES:
+    if depth < _MAX_INCLUDES:
         for path in git_config.included(entries):
             _read(files, found, _expanded(path, _above(file), home), home, "git's configuration includes it", depth + 1)
 
@@ -233,7 +234,7 @@ def _named(files: Files, found: Configuration, named: Named, work_trees: list[Ho
 def _hooks(files: Files, found: Configuration, directory: HostPath, why: str) -> None:
     """The links in a directory of hooks."""
     real, _ = resolve(files, directory)
-    for name in files.names(real, _MOST_NAMES):
+    for name in files.names(real, _MAX_NAMES):
         if files.kind(_at(real, name)) == "link":
             _add(files, found, _at(real, name), why)
 
@@ -254,7 +255,7 @@ def _above(place: HostPath) -> HostPath:
 
 
 def _expanded(path: bytes, directory: HostPath, home: HostPath | None) -> HostPath:
-    """A path as a configuration has it, from a directory. What is no path is taken for the directory."""
+    """A path as a configuration has it, from a directory. What is not a path is taken for the directory."""
     try:
         if path.startswith(b"~/") and home is not None:
             return host_path(path, home)

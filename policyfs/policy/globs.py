@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from policyfs.policy.paths import folded
 from policyfs.policy.rules import Denial
 
-MOST_REMEMBERED = 4096
+MAX_REMEMBERED = 4096
 """Names whose answer is remembered: those of a large project, and some 600 KiB."""
 
 
@@ -25,7 +25,7 @@ class NameDenials:
         self._own = _Globs(globs)
         self._built_in = _Globs(built_in)
         self._excepted = _Globs([(glob, Denial(glob, "")) for glob in excepted])
-        self.match = functools.lru_cache(maxsize=MOST_REMEMBERED)(self._match)
+        self.match = functools.lru_cache(maxsize=MAX_REMEMBERED)(self._match)
         """The rule that denies this name, if one does. Remembered: the same names are asked for again and again."""
 
     def _match(self, name: bytes) -> Denial | None:

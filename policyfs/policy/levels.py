@@ -18,7 +18,7 @@ class Level(enum.IntEnum):
 
     @property
     def meaning(self) -> str:
-        """The name of the level, as an agent is told it."""
+        """The name of the level, as an agent reads it."""
         return _MEANING[self]
 
 

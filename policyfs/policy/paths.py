@@ -26,7 +26,7 @@ ROOT = ViewPath(b"/")
 
 
 class PathFault(ValueError):
-    """A text that is no path. `fault` is one of `empty`, `nul`, `name too long`, `not absolute`, `not a name`,
+    """A text that is not a path. `fault` is one of `empty`, `nul`, `name too long`, `not absolute`, `not a name`,
     `no text`."""
 
     def __init__(self, fault: str, text: bytes) -> None:
@@ -37,7 +37,7 @@ class PathFault(ValueError):
 def display(text: bytes) -> str:
     """The text as a person or a log may see it: one line, no control character, nothing lost that is printable.
 
-    Bytes that are no UTF-8 and characters that could move a cursor, end a line or reverse the reading order are written
+    Bytes that are not UTF-8 and characters that could move a cursor, end a line or reverse the reading order are written
     as escapes (`\\xff`, `\\n`, `\\u202e`).
     """
     shown = []

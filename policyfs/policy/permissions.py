@@ -62,7 +62,7 @@ def commit(place: Place, *, in_repository: bool) -> Refusal | None:
 
 
 def access(place: Place, wanted: int) -> Refusal | None:
-    """What access(2) is told. X_OK on a passage succeeds: it can be walked through."""
+    """The answer to access(2). X_OK on a passage succeeds: it can be walked through."""
     if place.standing is Standing.PASSAGE:
         return Refusal.DENIED if wanted & (READ | WRITE) else None
     if wanted & WRITE:

@@ -35,7 +35,7 @@ class Surroundings:
     """What a policy must know of the machine, as values.
 
     `source` is SOURCE's real path. `homes` are the home's names: as the user has it, and its real path where that
-    differs. `other_homes` are homes that `~` does not stand for, whose credentials are closed all the same: who mounts
+    differs. `other_homes` are homes that `~` does not mean, whose credentials are closed all the same: somebody who mounts
     /home as root, or by sudo, has HOME=/root. `floors` are the floor sources beyond the session, by name. `elsewhere` are
     the parts of SOURCE, by their paths in the view, that mounts show at other places too, with those places: what closes
     a place closes it by every path to it, what opens it only by its own. `own` are policyfs's own places, which no view
@@ -78,7 +78,7 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one kind of operation would be told: allowed where `refusal` is None, else the refusal's text."""
+    """The answer to one kind of operation: allowed where `refusal` is None, else the refusal's text."""
 
     operation: str
     refusal: Refusal | None
@@ -150,7 +150,7 @@ class Policy:
         return Decision(path, place.level, place.standing, place.rule, place.considered)
 
     def refusal(self, path: ViewPath, operation: str) -> Refusal | None:
-        """What `look`, `change` or `commit` of a path is told, by its text alone."""
+        """The answer to `look`, `change` or `commit` of a path, by its text alone."""
         place = self.place(path)
         if place.standing is Standing.HIDDEN:
             return permissions.unseen(self.nearest_seen(path), unknown_missing=self.unknown_missing)
@@ -161,7 +161,7 @@ class Policy:
         return permissions.commit(place, in_repository=False)
 
     def explain(self, path: ViewPath) -> Explanation:
-        """The decision on a path with what look, change and commit are told, in the words of rule error-1."""
+        """The decision on a path with the answers to look, change and commit, in the words of rule error-1."""
         answers = []
         for operation in ("look", "change", "commit"):
             refused = self.refusal(path, operation)
@@ -307,9 +307,9 @@ def _floors_led_to(
     author: str, rule: bytes, led_to: Sequence[HostPath], level: Level, surroundings: Surroundings
 ) -> list[Floor]:
     """Floors for what a rule leads to by links. Each is a source of floors of its own: it lowers, and raises nothing."""
-    told = f"{author}: {rule.decode('utf-8', 'surrogateescape')} leads here"
+    reason = f"{author}: {rule.decode('utf-8', 'surrogateescape')} leads here"
     return [
-        Floor(path, level, told)
+        Floor(path, level, reason)
         for source, part in _seen(surroundings)
         for place in led_to
         if (path := denylist.in_view(place, source, part)) is not None
@@ -357,8 +357,8 @@ def _translated_floors(author: str, places: Mapping[HostPath, Level], surroundin
         # A place above both paths has been heard by the view's own, under which a nearer one may stand.
         apart = [(place, level) for place, level in spelled if below(here, place) is None or below(other, place) is None]
         # A source of its own, by its name too: beside the others it lowers, among them it could raise.
-        told = " is ".join(path.decode("utf-8", "surrogateescape") for path in (part, other))
-        floors += _floors_below(f"{author}; {told}", apart, other, part)
+        same = " is ".join(path.decode("utf-8", "surrogateescape") for path in (part, other))
+        floors += _floors_below(f"{author}; {same}", apart, other, part)
     return floors
 
 
@@ -390,7 +390,7 @@ def homes_of(home: HostPath, real: HostPath) -> tuple[HostPath, ...]:
 
 def named_places(session: Session, surroundings: Surroundings) -> set[HostPath]:
     """Every place of the host that the rules of a view name, and that is to be guarded wherever links lead from it: the
-    keys of `Surroundings.ways`. A rule that is no place is left out: a policy tells what is wrong with it."""
+    keys of `Surroundings.ways`. A rule that is not a path is left out: a policy tells what is wrong with it."""
     places = {*surroundings.own, *(place for floors in surroundings.floors.values() for place in floors)}
     faults: list[Fault] = []
     if session.deny.defaults:

@@ -22,7 +22,7 @@ on a path, which is then not absolute. These are the blanks of conformance/READM
 
 
 class NoRoot(NamedTuple):
-    """An entry that is no root."""
+    """An entry that is not a root."""
 
     entry: str
     """As it was written, without the blanks around it."""
@@ -32,7 +32,7 @@ class NoRoot(NamedTuple):
     def __str__(self) -> str:
         # One that stands for no bytes is shown as `from_text` shows it.
         text = self.entry.encode("utf-8", "surrogatepass" if self.fault == "no text" else "surrogateescape")
-        return f"`{display(text)}` is no root ({self.fault}); write /like/this or ~/like/this"
+        return f"`{display(text)}` is not a root ({self.fault}); write /like/this or ~/like/this"
 
 
 class Roots(NamedTuple):
@@ -41,7 +41,7 @@ class Roots(NamedTuple):
     roots: tuple[HostPath, ...]
     """Absolute and resolved by their text, in the order written, each once."""
     reported: tuple[NoRoot, ...]
-    """The entries that are no roots, in the order written, each once."""
+    """The entries that are not roots, in the order written, each once."""
 
 
 def split_roots(text: str, home: HostPath) -> Roots:

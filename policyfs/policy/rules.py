@@ -23,7 +23,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """A maximum level for a path and everything below it, that no grant lifts. `source` names who set it."""
+    """A maximum level for a path and everything below it, that no grant lifts. `source` names its author."""
 
     path: ViewPath
     level: Level

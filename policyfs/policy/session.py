@@ -67,7 +67,7 @@ class Session:
     read_roots: tuple[str, ...] = ()
     write_roots: tuple[str, ...] = ()
     protect_git: bool | None = None
-    """`[git] protect`; None where nothing is said, which is no protection but under `policyfs run`."""
+    """`[git] protect`; None where the file does not say; then only `policyfs run` protects."""
 
     def with_options(
         self,
@@ -194,7 +194,7 @@ def _level(value: object, key: str, faults: list[Fault]) -> Level | None:
     level = LEVELS.get(value) if isinstance(value, str) else None
     if level is None:
         shown = quoted(value) if isinstance(value, str) else repr(value)
-        faults.append(Fault(key, f"{shown} is no level; write one of none, ro, stage, commit"))
+        faults.append(Fault(key, f"{shown} is not a level; write one of none, ro, stage, commit"))
     return level
 
 
@@ -261,12 +261,12 @@ class _Reader:
     def path(self, key: str) -> ViewPath:
         text = self._take(key, "/")
         if not isinstance(text, str):
-            self.fault(key, f"{text!r} is no path; write a text from /")
+            self.fault(key, f"{text!r} is not a path; write a text from /")
             return ROOT
         return _absolute(text, key, self.faults) or ROOT
 
     def level_items(self, table: str) -> Iterator[tuple[str, Level | None]]:
-        """Each key of a table with its level; None for what is none, so that a fault of the key is told too."""
+        """Each key of a table with its level; None for an invalid one, so that an error of the key is reported too."""
         entries = self._table(table)
         for key in list(entries):
             yield key, _level(entries.pop(key), f"{table}.{quoted(key)}", self.faults)
@@ -291,7 +291,7 @@ class _Reader:
             return default
         for item in value:
             if not isinstance(item, str):
-                self.fault(key, f'{item!r} is no text; write ["one", "two"]')
+                self.fault(key, f'{item!r} is not text; write ["one", "two"]')
             elif not item or "\0" in item:
                 self.fault(key, f"{quoted(item)} is empty or holds a NUL")
         return tuple(item for item in value if isinstance(item, str))
@@ -304,7 +304,7 @@ class _Reader:
         paths = self._texts("deny.paths")
         for path in paths:
             if not is_path_rule(path):
-                self.fault("deny.paths", f"{quoted(path)} is no path; write /from/the/view or ~/from/the/home")
+                self.fault("deny.paths", f"{quoted(path)} is not a path; write /from/the/view or ~/from/the/home")
             elif "\0" not in path:
                 self.fault_if("deny.paths", path, _place_fault(path))
         names = self._texts("deny.names")

@@ -10,7 +10,7 @@ Invariants:
 
 * `place.rest` has its level, its rule and no children; `rest.rest is rest`. Below the names that `policy.git` knows the part
   changes, and with it perhaps the level: such a place is made when it is first asked for, from the rest of the place above.
-* Below a denied place there are no places: nothing lifts a denial (rule deny-5), so there is nothing to tell apart.
+* There are no entries below a denied path: nothing lifts a denial (rule deny-5), so all of them are alike.
 * `standing` is PASSAGE exactly where the level is none and some place below is visible, or at a root with nothing open.
   The names below `rest` share its level, so they can make no passage.
 """
@@ -186,7 +186,7 @@ class Compiled:
         if place is None:
             level, rule, considered = base.level, base.rule, base.considered
             if part.kept:
-                # In the order in which rules are told, this comes after grants and floors, which are all there are here.
+                # In the order in which rules are reported, this comes after grants and floors, which are all there are here.
                 considered = (*considered, _GIT_PROTECTION)
                 if level > Level.RO:
                     level, rule = Level.RO, _GIT_PROTECTION

@@ -11,7 +11,7 @@ with its status, which bubblewrap reads by wait(2). Ours is out of reach for the
 * It keeps a capability that the command gives up. Tracing a process, reading or writing its memory, taking a descriptor of
   it, and changing its priority or its processors are refused to a process that lacks a capability of it (ptrace(2),
   "Ptrace access mode checking"; sched_setaffinity(2)). The capability is CAP_SETPCAP, within the sandbox's user namespace:
-  whoever has it can give up more, and nothing else.
+  a process that has it can give up more, and nothing else.
 * The kernel drops every signal from inside that the first process does not handle, SIGKILL and SIGSTOP among them
   (pid_namespaces(7)). Shells handle SIGINT; ours does nothing about it.
 * Its limits can be set by any process of its user (prlimit(2)), but it opens, writes and allocates nothing after the start.

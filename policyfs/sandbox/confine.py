@@ -107,7 +107,7 @@ def owns_devices() -> bool:
 def make_devices(directory: HostPath) -> None:
     """Make the nodes of a sandbox's /dev in `directory`, after `own_mounts`. Raises OSError.
 
-    For who owns the machine's nodes, root: bubblewrap hands them on, and a `chmod 0 /dev/null` in a sandbox would be one
+    For root, who owns the machine's nodes: bubblewrap hands them on, and a `chmod 0 /dev/null` in a sandbox would be one
     of the whole machine.
     """
     _mount(HostPath(b"tmpfs"), directory, _MS_NOSUID | _MS_NOEXEC, b"tmpfs", b"mode=0755")

@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 from policyfs.sandbox import terminal
 from policyfs.sandbox.command import Command
-from policyfs.sandbox.signals import ENDING, FORWARDED, TO_ITS_GROUP, Arrival, Arrivals, Patience
+from policyfs.sandbox.signals import ENDING, FORWARDED, TO_ITS_GROUP, Arrival, Arrivals, EndTimer
 from policyfs.sandbox.streams import Streams
 
 _FIRST_LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 0.005, 0.5
 """Between two looks whether the sandbox is made and the command started, of which nothing tells: at first, and at most."""
 
 _DRAIN_SECONDS = 5.0
-"""A terminal that takes nothing does not hold us longer once the command has ended. Whoever reads from a pipe may take their
+"""A terminal that takes nothing does not hold us longer once the command has ended. A reader of a pipe may take their
 time: what the command has written is theirs."""
 
 
@@ -24,7 +24,7 @@ class Course:
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
         self._arrivals = Arrivals(*(terminal.SIGNALS if streams.terminal is not None else ()))
-        self._patience = Patience()
+        self._end_timer = EndTimer()
         self._look_seconds = _FIRST_LOOK_SECONDS
         self._command_ended = False
         self.ended_by: int | None = None
@@ -47,10 +47,10 @@ class Course:
                     self._heard(arrival, command)
             if not self._command_ended:
                 self._look_at(command, ended=command.pidfd in ready)
-            if self._patience.deadline is not None and time.monotonic() >= self._patience.deadline:
+            if self._end_timer.deadline is not None and time.monotonic() >= self._end_timer.deadline:
                 self.status = command.status() if self.status is None else self.status
                 end_sandbox()
-                self._patience = Patience()
+                self._end_timer = EndTimer()
 
     def deliver(self) -> None:
         """Pass on what is left of the output, now that nobody is there to write more."""
@@ -72,8 +72,8 @@ class Course:
         limits = []
         if command.pidfd is None and not self._command_ended:
             limits.append(self._look_seconds)
-        if self._patience.deadline is not None:
-            limits.append(max(0.0, self._patience.deadline - time.monotonic()))
+        if self._end_timer.deadline is not None:
+            limits.append(max(0.0, self._end_timer.deadline - time.monotonic()))
         return min(limits, default=None)
 
     def _heard(self, arrival: Arrival, command: Command) -> None:
@@ -81,7 +81,7 @@ class Course:
             self._tell_terminal(arrival)
         elif command.find():
             command.send(arrival.number, to_group=arrival.number in TO_ITS_GROUP)
-            self._patience.heard(arrival, time.monotonic())
+            self._end_timer.heard(arrival, time.monotonic())
         elif not self._command_ended:
             self.ended_by = self.ended_by or arrival.number
             command.end_before_start()
@@ -99,4 +99,4 @@ class Course:
             self._look_seconds = min(2 * self._look_seconds, _LONGEST_LOOK_SECONDS)
         if self._command_ended:
             self.status = command.status()
-            self._patience.command_ended(time.monotonic(), status_known=self.status is not None)
+            self._end_timer.command_ended(time.monotonic(), status_known=self.status is not None)

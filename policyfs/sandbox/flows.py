@@ -1,8 +1,8 @@
 """Bytes on their way between what the caller gave and what the command has in its place, while neither may stop the other.
 
-Theory. Nothing here waits: whoever drives the flows waits for all of them and for signals in one poll(2), and a flow goes on
-while another is full. Whether a descriptor blocks belongs to everybody who has it open, so it is not changed on what is the
-caller's; each kind of descriptor is asked in its own way not to block.
+Theory. Nothing here waits: the caller that drives the flows waits for all of them and for signals in one poll(2), and a flow
+goes on while another is full. A change of whether a descriptor blocks would be seen by every process that has it open, so
+it is never made to one of the caller's; each kind of descriptor is asked in its own way not to block.
 
 Between two pipes bytes are moved by splice(2), which copies none of them. What comes from a file is copied: a page of a
 file has no business in a pipe of the sandbox.
@@ -157,7 +157,7 @@ class Copy(Flow):
 
 
 class ToTerminal(Copy):
-    """From the command's terminal to the caller's, where `shown` is told of everything. What the caller's takes no more is
+    """From the command's terminal to the caller's, where `shown` gets everything. What the caller's takes no more is
     dropped: a terminal that nobody reads would stop its programs."""
 
     def __init__(self, source: int, sink: int, shown: Callable[[bytes], None]) -> None:
@@ -339,8 +339,8 @@ def _has_bytes(descriptor: int) -> bool:
 
 def _bytes_in(pipe: int) -> int:
     """How much waits in a pipe, of which this is either end."""
-    told = fcntl.ioctl(pipe, termios.FIONREAD, struct.pack("i", 0))
-    found: int = struct.unpack("i", told)[0]
+    answer = fcntl.ioctl(pipe, termios.FIONREAD, struct.pack("i", 0))
+    found: int = struct.unpack("i", answer)[0]
     return found
 
 

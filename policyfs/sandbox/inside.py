@@ -5,7 +5,8 @@ Shown to every run as the file it is, and started by whatever python3 from 3.8 o
 the standard library, and says again, in its own words, the little that the other commands share. Where there is no python3
 it does not start, and nothing else misses it.
 
-It asks by a socket that answers `explain` and `view` and nothing else, to whoever speaks to it. Nothing is decided here.
+It asks by a socket that answers `explain` and `view` and nothing else, to every program that connects. Nothing is decided
+here.
 """
 
 from __future__ import annotations
@@ -39,19 +40,19 @@ Ask about the view that this program runs in.
            written from the root of the view, /, as outside.
 
 A rule too names its path from the root of the view. Everything else of policyfs is
-for whoever started this program, outside.
+for the caller of this program, outside.
 """
 
 MEANING = {"none": "no access", "ro": "read-only", "stage": "read/write, stage", "commit": "read/write, commit"}
 
 _OPERATIONS = ("look", "change", "commit")
-_PATIENCE = 60
-_MOST_BYTES = 1 << 15
+_TIMEOUT = 60
+_MAX_REQUEST_BYTES = 1 << 15
 """Of paths in one request, half of what the other side takes."""
 
 
 class Fault(Exception):
-    """What is told to the person in place of an answer, a line each."""
+    """Messages to the person in place of an answer, a line each."""
 
     def __init__(self, status: int, *messages: str) -> None:
         self.status = status
@@ -229,7 +230,7 @@ def _explained(paths: Sequence[str]) -> Iterator[dict[str, Any]]:
     length = 0
     for path in paths:
         size = len(json.dumps(path)) + 2
-        if part and length + size > _MOST_BYTES:
+        if part and length + size > _MAX_REQUEST_BYTES:
             yield from _asked({"do": "explain", "paths": part})
             part, length = [], 0
         part.append(path)
@@ -243,11 +244,11 @@ def _asked(request: dict[str, Any]) -> Any:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             # Limits of the kernel's, since a socket with Python's does not wait for room among others that ask.
             for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-                connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", _PATIENCE, 0))
+                connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", _TIMEOUT, 0))
             connection.connect(SOCKET)
             text = _exchanged(connection, json.dumps(request).encode("ascii") + b"\n")
     except BlockingIOError:
-        raise Fault(1, f"the view did not answer within {_PATIENCE} s; ask again") from None
+        raise Fault(1, f"the view did not answer within {_TIMEOUT} s; ask again") from None
     except OSError as error:
         raise Fault(1, f"the view cannot be asked: {error.strerror}; it may have ended") from None
     if not text.endswith(b"\n"):

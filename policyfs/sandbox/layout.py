@@ -162,7 +162,7 @@ def _kernel(sandbox: Sandbox) -> list[bytes]:
     for path in sandbox.closed_files:
         # Opening it is refused: bubblewrap shows devices by --dev-bind alone.
         made += (b"--ro-bind", b"/dev/null", path)
-    # Whoever is root in a sandbox owns the files of the kernel's settings, without any capability, and a mode that is
+    # Root in a sandbox owns the files of the kernel's settings, without any capability, and a mode that is
     # changed here (chmod 0 /proc/meminfo) is changed for the whole machine.
     made += (b"--remount-ro", b"/proc")
     if sandbox.devices is not None:

@@ -20,7 +20,7 @@ from typing import Any
 
 from policyfs.sandbox.resolv_conf import PORT, name_servers, outside
 
-_MOST = 256
+_MAX_REQUESTS = 256
 """Questions, and connections, at a time. More are dropped, as if they had been lost on the way."""
 _SECONDS = 10.0
 """For an answer, or the next part of one: twice what glibc's resolver waits (RES_TIMEOUT)."""
@@ -40,14 +40,14 @@ class NameServer(socketserver.ThreadingMixIn, socketserver.BaseServer):
         self.number = number
         self.socket = listening
         """The name that the base class knows it by."""
-        self._room = threading.BoundedSemaphore(_MOST)
+        self._room = threading.BoundedSemaphore(_MAX_REQUESTS)
 
     def fileno(self) -> int:
         """What is listened at."""
         return self.socket.fileno()
 
     def get_request(self) -> tuple[Any, Any]:
-        """A datagram with the socket to answer at, or a connection, and who asks."""
+        """A datagram with the socket to answer at, or a connection, and the address of the client."""
         if self.socket.type == socket.SOCK_STREAM:
             return self.socket.accept()
         data, asker = self.socket.recvfrom(_CHUNK)

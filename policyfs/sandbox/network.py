@@ -90,8 +90,8 @@ class Gateway:
 
 
 def begin(asked: Network | None, keeper: Keeper, bubblewrap: bytes, tell: Callable[[str], None]) -> Gateway | None:
-    """Begin to make a network of the command's own, where it is to have one. Where it cannot be made: None, and `tell` is
-    told why, if nothing was `asked`. Raises `UserFault` if it was."""
+    """Begin to make a network of the command's own, where it is to have one. Where it cannot be made: None, and `tell`
+    gets the reason, if nothing was `asked`. Raises `UserFault` if it was."""
     if asked not in (None, Network.INTERNET):
         return None
     try:

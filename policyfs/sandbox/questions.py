@@ -1,7 +1,7 @@
 """Whether what was shown on a terminal may have made it answer. Pure.
 
 A terminal answers some control sequences by typing (its name, a colour, where its cursor stands, the title of its window),
-and whoever reads next gets the answer. What asks cannot be listed, since terminals differ; so the sequences are listed that
+and the next reader gets the answer. What asks cannot be listed, since terminals differ; so the sequences are listed that
 are known never to be answered, and everything else with a control character that begins one counts as a question.
 """
 

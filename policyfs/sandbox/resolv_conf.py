@@ -16,7 +16,7 @@ PORT = 53
 LISTENING = ("127.0.0.53", "127.0.0.54", "127.0.0.55")
 """Where the command asks, of as many as there are servers. The first is where systemd-resolved is asked."""
 
-_MOST = len(LISTENING)
+_MAX_SERVERS = len(LISTENING)
 """MAXNS of glibc's resolver."""
 
 _BACKLOG = 16
@@ -27,7 +27,7 @@ def name_servers(configuration: str) -> list[str]:
     none. Pure."""
     words = (line.split() for line in configuration.splitlines())
     found = [word[1] for word in words if len(word) > 1 and word[0] == "nameserver"]
-    return found[:_MOST] or ["127.0.0.1"]
+    return found[:_MAX_SERVERS] or ["127.0.0.1"]
 
 
 def inside(configuration: str) -> str:

@@ -86,7 +86,7 @@ class _Beside:
 def run(wanted: Wanted, tell: Callable[[str], None], interpreter: Interpreter | None = None) -> int:
     """Run a command in a view, by an interpreter for its daemon that was started already, if there is one; its exit status.
     `tell` says to the person what they should know. Raises `UserFault` where nothing was run."""
-    # Whoever ignores it (nohup-like wrappers) would keep us from the exit status of what we start: waitpid(2).
+    # A caller that ignores it (wrappers like nohup) would keep us from the exit status of what we start: waitpid(2).
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         return _run(wanted, tell, Ending(), interpreter)
@@ -400,7 +400,7 @@ def _added(wanted: Wanted, faults: list[str]) -> list[_Added]:
         if not os.path.exists(real) and option != "--home":
             faults.append(f"{option} {display(named)} does not exist; name a place that does")
         elif option == "--home" and os.path.exists(real) and not os.path.isdir(real):
-            faults.append(f"--home {display(named)} is no directory; name one")
+            faults.append(f"--home {display(named)} is not a directory; name one")
         else:
             earlier = found.get(real)
             if earlier is not None and earlier.place.writable != writable:

@@ -74,7 +74,7 @@ _NETLINK = 16
 _PROTOCOL_BITS = (1, 2, 4, 8, 16, 32)
 """Each netlink protocol but NETLINK_ROUTE, which is 0, has one of these (netlink(7); there are 32). That one tells of the
 addresses and routes of the own network, which getifaddrs(3) asks for. The others tell of every socket of the network
-(SOCK_DIAG) or of devices (KOBJECT_UEVENT, GENERIC), or are for whoever administers it."""
+(SOCK_DIAG) or of devices (KOBJECT_UEVENT, GENERIC), or are for its administrator."""
 
 _NAMESPACES = {
     "CLONE_NEWNS": 0x20000,

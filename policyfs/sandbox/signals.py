@@ -19,10 +19,10 @@ TO_ITS_GROUP = (signal.SIGINT, signal.SIGQUIT)
 """What a terminal sends to every process of its foreground, not to the first alone."""
 
 ASK_TO_END = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-"""Whoever sends one of these wants the end. The command gets the signal, and `STOP_SECONDS`."""
+"""The sender of one of these wants the end. The command gets the signal, and `STOP_SECONDS`."""
 
 ENDING = (*ASK_TO_END, signal.SIGQUIT)
-"""What ends the wait for whoever reads the output, once the command itself has ended."""
+"""What ends the wait for a reader of the output, once the command itself has ended."""
 
 STOP_SECONDS = 10.0
 """As `docker stop` and `podman stop` wait before they kill."""
@@ -82,7 +82,7 @@ class Arrival:
 
 class Arrivals:
     """The signals to `policyfs run`, from now on to be read from a descriptor (signalfd(2)). A signal that comes just before
-    a wait ends that wait, and it tells who sent it; a handler has neither."""
+    a wait ends that wait, and it names the sender; a handler can do neither."""
 
     def __init__(self, *more: signal.Signals) -> None:
         """Take those that are forwarded, and `more`. What is ignored from the start (nohup) stays so."""
@@ -100,16 +100,16 @@ class Arrivals:
     def read(self) -> list[Arrival]:
         """What has come since the last time."""
         try:
-            told = os.read(self.descriptor, _SIGINFO_SIZE * 64)
+            text = os.read(self.descriptor, _SIGINFO_SIZE * 64)
         except BlockingIOError:
             return []
-        found = (struct.unpack_from("=Iii", told, at) for at in range(0, len(told), _SIGINFO_SIZE))
+        found = (struct.unpack_from("=Iii", text, at) for at in range(0, len(text), _SIGINFO_SIZE))
         return [Arrival(number, typed=code == _SI_KERNEL) for number, _, code in found]
 
 
-class Patience:
-    """When a sandbox that was asked to end is ended by force. Pure: it is told what happens and when, in seconds of a clock
-    that only goes forward."""
+class EndTimer:
+    """When a sandbox that was asked to end is ended by force. Pure: the caller says what happens, and when, by a
+    clock in seconds that only goes forward."""
 
     def __init__(self) -> None:
         self.deadline: float | None = None

@@ -1,6 +1,6 @@
 """Standard input, output and error of a command: what it is given in their place, and the passing on between.
 
-Whoever holds a descriptor can open what is behind it again through /proc/self/fd, with every right that its mode gives,
+A process that has a descriptor can open its file again through /proc/self/fd, with every right that its mode gives,
 whatever the descriptor itself allows: a file that was open for appending can be cut, and of a pipe that was open for
 writing, what others write into it can be read. So a command holds nothing of its caller's (rule run-9): a terminal is
 replaced by one of its own, a device of which every sandbox has one by another descriptor of it, and everything else by
@@ -28,7 +28,7 @@ class Treatment(Enum):
     """What is done with a standard descriptor."""
 
     TERMINAL = "a terminal of the command's own"
-    DEVICE = "the same device, opened anew"
+    DEVICE = "the same device, opened again"
     PIPE = "a pipe, to which or from which bytes are passed on"
     REFUSED = "refused: the tree around it could be reached"
 

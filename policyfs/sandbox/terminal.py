@@ -23,7 +23,7 @@ import tty
 from policyfs.sandbox.questions import Questions
 
 SIGNALS = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
-"""What a terminal's programs are told by."""
+"""By this a terminal's programs find it."""
 
 _IUTF8 = 0o40000
 """termios(3), c_iflag: the terminal reads and writes UTF-8."""
@@ -55,7 +55,7 @@ class Terminal:
         self._settings = termios.tcgetattr(outer)
         self._questions = Questions(utf8=bool(self._settings[0] & _IUTF8))
         self.shown = self._questions.shown
-        """To be told of everything that is shown."""
+        """Called with everything that is shown."""
         self._is_raw = False
         settings = termios.tcgetattr(outer)
         if not has_keyboard:

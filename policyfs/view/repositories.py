@@ -156,9 +156,9 @@ class Repositories:
         judged = place.git.judged
         if judged is None or (data is None and offset == 0 and judged.small):
             return
-        fine = data is not None and judged.small and offset + len(data) <= git_contents.MOST
+        fine = data is not None and judged.small and offset + len(data) <= git_contents.MAX_BYTES
         if fine and data is not None:
-            content = self._content(descriptor, git_contents.MOST)
+            content = self._content(descriptor, git_contents.MAX_BYTES)
             fine = content is not None and self._is_fine(
                 path, judged, content[:offset].ljust(offset, b"\0") + data + content[offset + len(data) :]
             )
@@ -173,7 +173,7 @@ class Repositories:
             status = os.fstat(reached)
             if judged is None or not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
                 return False
-            content = self._content(reached, git_contents.MOST if judged.small else git_contents.MOST_OF_AN_INDEX)
+            content = self._content(reached, git_contents.MAX_BYTES if judged.small else git_contents.MAX_INDEX_BYTES)
             return content is not None and self._is_fine(new.path, judged, content)
         finally:
             os.close(reached)
@@ -243,7 +243,7 @@ class Repositories:
         except OSError:
             return None
         try:
-            content = self._content(reached, git_config.MOST)
+            content = self._content(reached, git_config.MAX_BYTES)
             return None if content is None else git_config.parse(content)
         except (OSError, git_config.NotAConfiguration):
             return None

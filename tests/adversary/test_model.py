@@ -88,7 +88,7 @@ class Model:
         return self.tree.joinpath(*path)
 
     def there(self, path: Path_) -> bool:
-        """Whether the view shows something there. What is no directory is no passage."""
+        """Whether the view shows something there. What is not a directory is not a passage."""
         if self.visible(path):
             return os.path.lexists(self.at(path))
         return (path == () or self.passage(path)) and self.at(path).is_dir()

@@ -173,7 +173,7 @@ def test_a_wrong_line_of_expected_failures_is_refused(fake: Fake, small: Path, t
 )
 def test_an_entrypoint_that_does_not_answer_ends_the_run(fake: Fake, small: Path, body: str, said: str) -> None:
     """Ending early, answering no object and answering nothing are told with the request, and count as no pass."""
-    done = run(fake(body), "--cases", small, "--patience", "0.5" if body == "pass" else "30")
+    done = run(fake(body), "--cases", small, "--timeout", "0.5" if body == "pass" else "30")
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
 
@@ -255,7 +255,7 @@ WRONG = {
     "no area": ({"cases": []}, "no area that this runner knows: null"),
     "an area misspelt": (one("rots"), 'no area that this runner knows: "rots"'),
     "an area of requests": (one("explain"), 'no area that this runner knows: "explain"'),
-    "an area that is no text": ({"area": ["roots"], "cases": []}, "no area that this runner knows"),
+    "an area that is not text": ({"area": ["roots"], "cases": []}, "no area that this runner knows"),
     "no cases": ({"area": "roots"}, "no cases"),
     "cases that are none": ({"area": "roots", "cases": 1}, "cases: no list: 1"),
     "a field of a file": ({**SMALL, "more": 1}, "unknown field more"),
@@ -322,7 +322,7 @@ def test_the_runner_knows_what_the_data_may_have() -> None:
 
 
 def test_expected_failures_that_are_no_text_are_told(fake: Fake, small: Path, tmp_path: Path) -> None:
-    """A file that is not there and one that is no UTF-8 are one line each."""
+    """A file that is not there and one that is not UTF-8 are one line each."""
     file = failures(tmp_path, "")
     file.write_bytes(b"# \xff\n")
     done = run(fake(ECHO), "--cases", small, "--expected-failures", file)
@@ -332,12 +332,12 @@ def test_expected_failures_that_are_no_text_are_told(fake: Fake, small: Path, tm
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"conformance: {file}: No such file or directory\n")
 
 
-@pytest.mark.parametrize("patience", ["0", "-1", "nan", "inf", "1e300", "soon"])
-def test_a_time_to_wait_is_one(fake: Fake, small: Path, patience: str) -> None:
-    """`--patience` that no clock can count is refused, with the status of a run that could not be made."""
-    done = run(fake(ECHO), "--cases", small, f"--patience={patience}")
+@pytest.mark.parametrize("timeout", ["0", "-1", "nan", "inf", "1e300", "soon"])
+def test_a_time_to_wait_is_one(fake: Fake, small: Path, timeout: str) -> None:
+    """`--timeout` that no clock can count is refused, with the status of a run that could not be made."""
+    done = run(fake(ECHO), "--cases", small, f"--timeout={timeout}")
     assert (done.returncode, done.stdout) == (2, "")
-    assert re.search(r"^conformance: error: argument --patience: ", done.stderr, re.MULTILINE)
+    assert re.search(r"^conformance: error: argument --timeout: ", done.stderr, re.MULTILINE)
 
 
 def test_no_cases_are_no_pass(fake: Fake, tmp_path: Path) -> None:

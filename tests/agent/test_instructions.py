@@ -1,4 +1,4 @@
-"""Instruction files: the cases of conformance/instructions.json, the cap, what is no text, and the command."""
+"""Instruction files: the cases of conformance/instructions.json, the cap, what is not text, and the command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policyfs.agent.instructions import MOST_BYTES, Instruction, Nearby, chain, instruction_text
+from policyfs.agent.instructions import MAX_BYTES, Instruction, Nearby, chain, instruction_text
 from policyfs.policy.paths import HostPath, ViewPath, from_text
 from policyfs.policy.policy import Policy, Surroundings
 from policyfs.source.root import Root
@@ -83,7 +83,7 @@ def test_a_long_file_is_cut_at_a_line_and_says_so(views: Views) -> None:
     line = "every line is as long as this one\n"
     make_tree(views.source, {"/AGENTS.md": {"file": line * 5000}})
     (found,) = chain(views.of({"grants": {"/": "ro"}}))
-    lines = MOST_BYTES // len(line)
+    lines = MAX_BYTES // len(line)
     assert found.text == line * lines
     assert found.notice == (
         f"cut: these are the first {lines * len(line):,} of {5000 * len(line):,} bytes; read the file for the rest"
@@ -93,10 +93,10 @@ def test_a_long_file_is_cut_at_a_line_and_says_so(views: Views) -> None:
 
 def test_a_file_as_long_as_the_cap_is_whole(views: Views) -> None:
     """The cap is what may be given, not what may not."""
-    make_tree(views.source, {"/a/AGENTS.md": {"file": "x" * MOST_BYTES}, "/AGENTS.md": {"file": "x" * (MOST_BYTES + 1)}})
+    make_tree(views.source, {"/a/AGENTS.md": {"file": "x" * MAX_BYTES}, "/AGENTS.md": {"file": "x" * (MAX_BYTES + 1)}})
     cut, whole = chain(views.of({"grants": {"/": "ro"}, "start": "/a"}))
-    assert (len(whole.text), whole.notice) == (MOST_BYTES, None)
-    assert len(cut.text) == MOST_BYTES
+    assert (len(whole.text), whole.notice) == (MAX_BYTES, None)
+    assert len(cut.text) == MAX_BYTES
     assert cut.notice is not None
 
 
@@ -106,7 +106,7 @@ def test_a_huge_file_is_not_read_whole(views: Views) -> None:
     os.truncate(views.source + b"/AGENTS.md", 1 << 40)
     (found,) = chain(views.of({"grants": {"/": "ro"}}))
     assert found.text.rstrip("\0") == "begin\n"
-    assert len(found.text) == MOST_BYTES
+    assert len(found.text) == MAX_BYTES
     assert found.notice is not None
     assert "of 1,099,511,627,776 bytes" in found.notice
 
@@ -118,13 +118,13 @@ def test_what_is_no_text_is_told(views: Views) -> None:
 
 
 @given(st.text(max_size=30), st.integers(min_value=0, max_value=40))
-def test_cutting_breaks_no_character(text: str, most_bytes: int) -> None:
+def test_cutting_breaks_no_character(text: str, max_bytes: int) -> None:
     """Wherever the cap falls, what is given is a beginning of the text, and it is cut exactly where the file is longer."""
     text = text.removeprefix("\ufeff").encode("utf-8", "replace").decode()
     data = text.encode()
-    found = instruction_text("AGENTS.md", data[: most_bytes + 1], len(data), most_bytes)
+    found = instruction_text("AGENTS.md", data[: max_bytes + 1], len(data), max_bytes)
     assert text.startswith(found.text)
-    assert (found.notice is None) == (len(data) <= most_bytes)
+    assert (found.notice is None) == (len(data) <= max_bytes)
     if found.notice is None:
         assert found.text == text
     else:
@@ -153,7 +153,7 @@ def test_a_byte_order_mark_is_no_text() -> None:
 
 
 def test_a_file_that_its_user_cannot_read_is_passed_over(views: Views, as_root: None) -> None:
-    """What the session's own user may not read is no file that the session can read."""
+    """What the session's own user may not read is not a file that the session can read."""
     make_tree(views.source, {"/AGENTS.md": {"file": "a", "mode": "0000"}, "/CLAUDE.md": {"file": "claude"}})
     view = views.of({"grants": {"/": "ro"}})
     child = os.fork()

@@ -52,7 +52,7 @@ def test_splitting_is_total_and_settled(text: str) -> None:
     entries = {entry.strip() for entry in text.replace(",", "\n").split("\n")} - {""}
     assert {bad.entry for bad in found.reported} <= entries
     assert bool(entries) == bool(found.roots or found.reported)
-    assert all(" is no root (" in str(bad) for bad in found.reported)
+    assert all(" is not a root (" in str(bad) for bad in found.reported)
 
 
 def test_an_entry_that_stands_for_no_bytes_is_told_like_any_other() -> None:
@@ -60,7 +60,7 @@ def test_an_entry_that_stands_for_no_bytes_is_told_like_any_other() -> None:
     found = split_roots("\ud800\udcff, /srv", ADA)
     assert found.roots == (b"/srv",)
     assert [str(bad) for bad in found.reported] == [
-        r"`\xed\xa0\x80\xed\xb3\xbf` is no root (no text); write /like/this or ~/like/this"
+        r"`\xed\xa0\x80\xed\xb3\xbf` is not a root (no text); write /like/this or ~/like/this"
     ]
 
 
@@ -124,8 +124,8 @@ def test_an_option_is_a_text_of_roots_of_which_the_good_hold(home: Path) -> None
         "/a": "ro", "/b": "ro", "/c": "none", "/d": "stage",
     }  # fmt: skip
     assert root_notes(options) == [
-        "--read-root: `c` is no root (not absolute); write /like/this or ~/like/this; the other roots hold",
-        "--write-root: `~root/x` is no root (not absolute); write /like/this or ~/like/this; the other roots hold",
+        "--read-root: `c` is not a root (not absolute); write /like/this or ~/like/this; the other roots hold",
+        "--write-root: `~root/x` is not a root (not absolute); write /like/this or ~/like/this; the other roots hold",
     ]
     assert root_notes(PolicyOptions(read_roots=("~/a",))) == []
 
@@ -185,5 +185,5 @@ def test_a_read_root_in_a_write_root_is_read_only(home: Path) -> None:
 
 def test_an_entry_that_is_no_root_is_shown_by_its_bytes() -> None:
     """As they are where it stands for some, as it was written where it stands for none."""
-    assert str(NoRoot("\udcffx", "not absolute")).startswith("`\\xffx` is no root (not absolute); ")
+    assert str(NoRoot("\udcffx", "not absolute")).startswith("`\\xffx` is not a root (not absolute); ")
     assert "\\xed\\xa0\\x80" in str(NoRoot("\ud800", "no text"))

@@ -117,7 +117,7 @@ def test_the_command_prints_the_block(source: Path, tmp_path: Path) -> None:
 
 
 def test_the_command_tells_what_is_wrong(source: Path, tmp_path: Path) -> None:
-    """A template that is missing, is no text or asks for what there is not, and options that do not go together."""
+    """A template that is missing, is not text or asks for what there is not, and options that do not go together."""
     (tmp_path / "bad").write_text("{{no}}")
     (tmp_path / "binary").write_bytes(b"\xff")
     for arguments, code, said in (

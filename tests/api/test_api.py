@@ -114,7 +114,7 @@ def test_roots_are_places_of_the_machine(tree: Path) -> None:
     policy = Policy.load(tree, read_roots=f"{tree}/Notes, nowhere", write_roots=[f"{tree}/way"])
     assert policy.granted() == {"/Notes": Level.RO, "/way": Level.STAGE}
     assert len(policy.notes) == 1
-    assert "`nowhere` is no root" in policy.notes[0]
+    assert "`nowhere` is not a root" in policy.notes[0]
 
 
 def test_every_fault_is_told_and_there_is_no_policy(tree: Path, tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_writing_makes_replaces_and_appends(view: View, tree: Path) -> None:
 
 
 def test_what_cannot_be_encoded_changes_nothing(view: View, tree: Path) -> None:
-    """A text that is no UTF-8 is found out before the file is emptied."""
+    """A text that is not UTF-8 is found out before the file is emptied."""
     with pytest.raises(UnicodeEncodeError):
         view.write("/Notes/a.md", "\ud800")
     assert (tree / "Notes/a.md").read_text() == "a\n"

@@ -88,7 +88,7 @@ def test_a_user_of_the_api_can_be_strict(file: Path) -> None:
 
 
 def test_the_example_harness_works(tree: Path, tmp_path: Path) -> None:
-    """Calls go in, results come out: texts of the tree, texts of the refusals, and what is no call."""
+    """Calls go in, results come out: texts of the tree, texts of the refusals, and what is not a call."""
     session = tmp_path / "session.toml"
     session.write_text('[grants]\n"/" = "ro"\n"/Notes" = "stage"\n"/Notes/Private" = "none"\n')
     calls = [

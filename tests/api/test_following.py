@@ -134,8 +134,8 @@ def test_it_follows_links_as_the_mount_does(followed: Live) -> None:
 
 
 def test_the_source_of_a_run_and_a_mountpoint_are_named_by_themselves(followed: Live, tmp_path: Path) -> None:
-    """A place that is no view, and one in a view, are told to be that."""
-    with pytest.raises(UserFault, match="is no mounted view"):
+    """A place that is not a view, and one in a view, are told to be that."""
+    with pytest.raises(UserFault, match="is not a mounted view"):
         View(tmp_path)
     with pytest.raises(UserFault, match=f"lies in the view at {followed.view.point}"):
         View(followed.view.point / "own")

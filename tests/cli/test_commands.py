@@ -231,9 +231,9 @@ def test_check_reports_every_fault_in_one_run(home: Path) -> None:
     said = policyfs("check", "bad.toml", home=home)
     assert said.fault(POLICY) == [
         "bad.toml: start: not absolute: `here`; write a path of the view, from /",
-        'bad.toml: grants."/a": "rw" is no level; write one of none, ro, stage, commit',
+        'bad.toml: grants."/a": "rw" is not a level; write one of none, ro, stage, commit',
         r'bad.toml: grants."/b\x00": nul: `/b\x00`; write a path of the view, from /',
-        r'bad.toml: grants."/c\n\x1b": "x" is no level; write one of none, ro, stage, commit',
+        r'bad.toml: grants."/c\n\x1b": "x" is not a level; write one of none, ro, stage, commit',
         'bad.toml: deny.names: "a/b" holds a /, which no name does; a path is written from / or from ~/',
         'bad.toml: "colour": unknown key',
     ]
@@ -329,7 +329,7 @@ def test_explain_looks_nothing_up(home: Path, source: Path) -> None:
 
 
 def test_paths_that_are_no_text(home: Path, source: Path) -> None:
-    """Bytes that are no UTF-8 and control characters come in as they are, and go out as escapes or as JSON."""
+    """Bytes that are not UTF-8 and control characters come in as they are, and go out as escapes or as JSON."""
     name = b"/\xff\n\x1b[2J\xe2\x80\xae"
     (answer,) = explained(home, source, name, "-g", "/=ro", "-g", name + b"=stage")
     assert answer["path"].encode("utf-8", "surrogateescape") == name

@@ -250,7 +250,7 @@ def test_few_bytes_cannot_stand_for_many_paths(monkeypatch: pytest.MonkeyPatch) 
     """All paths of an index together have a bound: of version 4 each takes the one before for nothing."""
     content = with_entries(4, (FILE, b"\0" + b"x" * 4000 + b"\0"), *[(FILE, b"\0\0")] * 300)
     assert len(parse(content).entries) == 301
-    monkeypatch.setattr(git_index, "_MOST_OF_PATHS", 1 << 20)
+    monkeypatch.setattr(git_index, "_MAX_BYTES_OF_PATHS", 1 << 20)
     with pytest.raises(NotAnIndex):
         parse(content)
 
@@ -677,7 +677,7 @@ def test_policy_that_opens_nothing_is_refused(tree: Path, home: Path) -> None:
 
 
 def test_odd_names_are_shown_on_one_line(tree: Path, home: Path) -> None:
-    """A name with a newline and one that is no UTF-8 cannot forge a line of the report."""
+    """A name with a newline and one that is not UTF-8 cannot forge a line of the report."""
     directory = os.fsencode(tree) + b"/a\n\xff\x1b[2J"
     os.mkdir(directory)
     with open(directory + b"/Makefile", "wb"):

@@ -185,8 +185,8 @@ def test_setuid_mounts_as_that_user(
 @pytest.mark.parametrize(
     ("options", "status", "said"),
     [
-        ("grant=/=ro,noexec", 1, "-o noexec is no option of a view"),
-        ("grant=/=rw", 32, '"rw" is no level'),
+        ("grant=/=ro,noexec", 1, "-o noexec is not an option of a view"),
+        ("grant=/=rw", 32, '"rw" is not a level'),
         ("preset=house", 1, "house"),
         ("session=/no/such/file", 32, "cannot be read"),
         ("session=/a.toml,session=/b.toml", 1, "--session is given 2 times"),

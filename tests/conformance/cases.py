@@ -149,7 +149,7 @@ def _operation(found: Json, case: str) -> Operation:
 
 @dataclass(frozen=True)
 class Reading:
-    """A case of `paths`: what a text is read as, or why it is no path."""
+    """A case of `paths`: what a text is read as, or why it is not a path."""
 
     id: str
     text: str

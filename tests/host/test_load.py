@@ -107,10 +107,10 @@ def test_every_fault_of_every_file_and_option_at_once(home: Path, source: Path) 
         floors_files=(floors, "/no\0ne", "/none"),
     )
     assert messages == (
-        f'{session}: grants."/a": "rw" is no level; write one of none, ro, stage, commit',
+        f'{session}: grants."/a": "rw" is not a level; write one of none, ro, stage, commit',
         f'{session}: "colour": unknown key',
         '--grant: "b": no level; write PATH=LEVEL, such as /Notes=stage',
-        '--grant: "/c=x": "x" is no level; write one of none, ro, stage, commit',
+        '--grant: "/c=x": "x" is not a level; write one of none, ro, stage, commit',
         '--floor: "/d": no level; write PATH=LEVEL, such as /Notes=stage',
         '--deny: "e/f": holds a /, which no name does; a path is written from / or from ~/',
         '--deny: "": empty, or a NUL in it',
@@ -152,9 +152,9 @@ def test_a_file_that_is_not_the_same_file_to_everybody(home: Path, source: Path,
     os.mkfifo(home / "fifo")
     with open(written(home / "s.toml", '[floors]\n"/" = "ro"')) as file:
         for name, why in (
-            (home / "fifo", "is no regular file"),
-            ("/dev/zero", "is no regular file"),
-            ("/dev/null", "is no regular file"),
+            (home / "fifo", "is not a regular file"),
+            ("/dev/zero", "is not a regular file"),
+            ("/dev/null", "is not a regular file"),
             ("/dev/stdin", "leads through /proc"),
             (f"/dev/fd/{file.fileno()}", "leads through /proc"),
             (f"/proc/{os.getpid()}/cwd/home/s.toml", "leads through /proc"),

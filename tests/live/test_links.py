@@ -140,7 +140,7 @@ def test_grants_and_revocations_keep_what_links_led_to(live: LivePolicy, source:
 
 
 def test_what_no_rule_leads_through_changes_nothing(live: LivePolicy, source: Path) -> None:
-    """Names beside the way, links elsewhere, and a directory on the way that is no link."""
+    """Names beside the way, links elsewhere, and a directory on the way that is not a link."""
     before = live.policy
     (source / "b").symlink_to("w")
     (source / "w" / "l").symlink_to("..")

@@ -612,7 +612,7 @@ def test_the_kernel_makes_the_daemon_forget(source: Path, as_root: None) -> None
         assert last - first < 3 << 20
 
 
-# -- names that are no text ----------------------------------------------------------------------------------------------
+# -- names that are not text ----------------------------------------------------------------------------------------------
 
 
 def test_names_that_are_no_utf8_everywhere(tmp_path: Path) -> None:

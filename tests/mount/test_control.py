@@ -71,7 +71,7 @@ def lively(tmp_path_factory: pytest.TempPathFactory, asking_socket: Path) -> Ite
     (source / "ro/dangling").symlink_to("nothing")
     os.symlink("f/", source / "ro/slash")
     (source / "ro/file-up").symlink_to("f/../f")
-    sabotage = asking_for(ask=str(asking_socket)) + "from policyfs.daemon import control\ncontrol.PATIENCE = 0.25\n"
+    sabotage = asking_for(ask=str(asking_socket)) + "from policyfs.daemon import control\ncontrol.REQUEST_TIMEOUT = 0.25\n"
     with live(source, session=SESSION, sabotage=sabotage, deadline=MODULE_DEADLINE) as lively:
         yield lively
 
@@ -515,7 +515,7 @@ def test_a_live_change_is_what_is_explained(lively: Live, asking_socket: Path) -
 
 _GATED = """
 from policyfs.daemon import control
-control.PATIENCE = 60.0
+control.REQUEST_TIMEOUT = 60.0
 seen = control.Control._seen_by_session
 def noted(self, path):
     if path == b"/gate":
@@ -601,7 +601,7 @@ def test_an_order_is_carried_out_amid_a_long_answer(gated: Gated) -> None:
 
 def test_one_of_those_who_may_only_ask_is_answered_at_a_time(gated: Gated) -> None:
     """The paths of one request are explained without one of another's among them."""
-    requests = [[f"/{number}"] * LONG for number in range(control.MOST_WHO_ASK - 1)]
+    requests = [[f"/{number}"] * LONG for number in range(control.MAX_ASKING_PEERS - 1)]
     with contextlib.ExitStack() as stack:
         asking = [stack.enter_context(gated.asked("/gate"))]
         with gated.standing_still():
@@ -616,7 +616,7 @@ def test_one_of_those_who_may_only_ask_is_answered_at_a_time(gated: Gated) -> No
 def test_few_of_those_who_may_only_ask_are_attended_to(gated: Gated) -> None:
     """Who comes when there are enough is answered when one of them has left; who gives orders is not concerned."""
     with contextlib.ExitStack() as stack:
-        idle = [stack.enter_context(connected(gated.asking)) for _ in range(control.MOST_WHO_ASK)]
+        idle = [stack.enter_context(connected(gated.asking)) for _ in range(control.MAX_ASKING_PEERS)]
         further = stack.enter_context(sent(gated.asking, do="view"))
         for _ in range(20):
             assert gated.lively.status()["nodes"]
@@ -749,7 +749,7 @@ def test_status_as_json(lively: Live) -> None:
 
 
 def test_status_where_nothing_is_mounted(source: Path) -> None:
-    """Says so; as JSON it is an empty list; a directory that is no view is named."""
+    """Says so; as JSON it is an empty list; a directory that is not a view is named."""
     with myself() as person:
         done = person.policyfs("status")
         assert (done.returncode, done.stdout, done.stderr) == (0, "no view is mounted\n", "")
@@ -757,7 +757,8 @@ def test_status_where_nothing_is_mounted(source: Path) -> None:
         for words in (("status",), ("reload",), ("grant", "/a=ro"), ("revoke", "/a")):
             done = person.policyfs(words[0], source, *words[1:])
             assert (done.returncode, done.stdout) == (PLACE, "")
-            assert done.stderr == f"policyfs: {source} is no mounted view; `policyfs status` lists the views of this user\n"
+            lists = "`policyfs status` lists the views of this user"
+            assert done.stderr == f"policyfs: {source} is not a mounted view; {lists}\n"
 
 
 def test_status_goes_on_watching(lively: Live) -> None:

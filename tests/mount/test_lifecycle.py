@@ -231,7 +231,7 @@ def test_an_interrupted_command_ends_its_daemon(point: Path, monkeypatch: pytest
         raise KeyboardInterrupt
 
     monkeypatch.setattr(interpreter, "DAEMON", (sys.executable, "-I", "-c", f"import signal; {daemon}"))
-    monkeypatch.setattr(start, "_PATIENCE", 0.5)
+    monkeypatch.setattr(start, "_END_TIMEOUT", 0.5)
     monkeypatch.setattr(start.Daemon, "ready", interrupted)
     with pytest.raises(KeyboardInterrupt):
         start.start_daemon(MountRequest("/", str(point), PolicyOptions()))
@@ -276,14 +276,14 @@ def test_a_log_that_cannot_be_written(person: Person, source: Path, point: Path)
 
 @pytest.mark.parametrize("more", [(), ("-f",)], ids=["", "-f"])
 def test_a_log_that_is_no_file(person: Person, source: Path, point: Path, more: tuple[str, ...]) -> None:
-    """A FIFO is not waited for, a link not followed, a device not taken; and what the view would cover is no place."""
+    """A FIFO is not waited for, a link not followed, a device not taken; and what the view would cover is not a path."""
     os.mkfifo(person.home / "fifo")
     (person.home / "free").touch()
     (person.home / "link").symlink_to(person.home / "free")
     (person.home / "covered").symlink_to(point)
     for log, said in (
-        (person.home / "fifo", "is no regular file"),
-        ("/dev/null", "is no regular file"),
+        (person.home / "fifo", "is not a regular file"),
+        ("/dev/null", "is not a regular file"),
         (person.home, "Is a directory"),
         (person.home / "link", "is a link; name the file itself"),
         ("/dev/stdout", "is a link; name the file itself"),

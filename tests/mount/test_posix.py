@@ -314,7 +314,7 @@ def test_a_dangling_link_has_times_of_its_own(place: Place) -> None:
 
 
 def test_names_are_any_bytes_but_slash_and_nul(place: Place) -> None:
-    """Names that are no UTF-8 are made, listed, renamed and linked to as they are."""
+    """Names that are not UTF-8 are made, listed, renamed and linked to as they are."""
     top = os.fsencode(place.inside)
     name = b"d\xe9j\xe0\xff\xfe_vu\n\t*?"
     os.mkdir(top + b"/D\xff")

@@ -30,7 +30,7 @@ import ctypes, gc, mmap
 from policyfs.daemon import control
 from policyfs.fuse import kernel_cache
 from policyfs.policy import globs
-kernel_cache.MAX_NEGATIVE = globs.MOST_REMEMBERED = 100
+kernel_cache.MAX_NEGATIVE = globs.MAX_REMEMBERED = 100
 status = control.Control._status
 async def telling(self, request):
     gc.collect()

@@ -185,7 +185,7 @@ def test_folding_twice_changes_nothing(text: str) -> None:
 
 @given(st.binary(max_size=8))
 def test_every_name_folds(name: bytes) -> None:
-    """Names are bytes: one that is no UTF-8 folds too, and its ASCII letters ignore case."""
+    """Names are bytes: one that is not UTF-8 folds too, and its ASCII letters ignore case."""
     assert folded(name.upper()) == folded(name.lower()) or not name.isascii()
     assert isinstance(folded(name), str)
 

@@ -202,7 +202,7 @@ def test_everything_can_be_shown(text: bytes) -> None:
     [(b"", "empty: ``"), (b"/a/\0/..", r"nul: `/a/\x00/..`"), (b"n" * 256, f"name too long: `{'n' * 256}`")],
 )
 def test_what_has_no_components(text: bytes, fault: str) -> None:
-    """A text that is no path from anywhere is refused by who takes it apart, too."""
+    """A text that is not a path from anywhere is refused by who takes it apart, too."""
     with pytest.raises(PathFault) as caught:
         components(text)
     assert str(caught.value) == fault

@@ -76,7 +76,7 @@ def test_what_is_told_of_a_view_names_every_grant_and_every_change_of_level() ->
 
 
 def test_what_is_told_of_a_view_that_folds_case() -> None:
-    """A folded name is told as bytes, those that are no UTF-8 among them."""
+    """A folded name is told as bytes, those that are not UTF-8 among them."""
     session = Session(grants={ViewPath("/\u00c4\udcff".encode("utf-8", "surrogateescape")): Level.RO})
     assert Policy(session, NOWHERE, fold_case=True).granted() == [(ViewPath("/\u00e4".encode() + b"\xff"), Level.RO)]
 
@@ -235,7 +235,7 @@ def test_a_rule_led_to_holds_by_every_path_that_a_mount_gives_it() -> None:
 
 
 def test_what_a_way_crosses_stays() -> None:
-    """What is walked through and left by `..` is no place of a rule, and yet holds like what leads to one, for itself and
+    """What is walked through and left by `..` is not a path of a rule, and yet holds like what leads to one, for itself and
     not for what is below it."""
     policy = opening({"/": Level.STAGE}, Surroundings(SOURCE, crossed=(HostPath(b"/srv/tree/a/b"), HostPath(b"/out"))))
     leads = {path: policy.place(view(path)).leads for path in ("/", "/a", "/a/b", "/a/b/c", "/a/c", "/out")}

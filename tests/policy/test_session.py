@@ -85,32 +85,32 @@ def test_what_an_empty_session_file_says() -> None:
 @pytest.mark.parametrize(
     ("text", "key", "message"),
     [
-        ("boundary = 3", "boundary", "3 is no path; write a text from /"),
+        ("boundary = 3", "boundary", "3 is not a path; write a text from /"),
         ('boundary = ""', "boundary", "empty: ``; write a path of the view, from /"),
         ('start = "project"', "start", "not absolute: `project`; write a path of the view, from /"),
         (r'start = "/a\u0000b"', "start", r"nul: `/a\x00b`; write a path of the view, from /"),
-        ("[boundary]", "boundary", "{} is no path; write a text from /"),
+        ("[boundary]", "boundary", "{} is not a path; write a text from /"),
         ("grants = 1", "grants", "is a table; write [grants]"),
         ("[[grants]]", "grants", "is a table; write [grants]"),
         ('deny = "x"', "deny", "is a table; write [deny]"),
-        ('[grants]\n"/a" = "rw"', 'grants."/a"', '"rw" is no level; write one of none, ro, stage, commit'),
-        ('[grants]\n"/a" = "RO"', 'grants."/a"', '"RO" is no level; write one of none, ro, stage, commit'),
-        ('[grants]\n"/a" = 1', 'grants."/a"', "1 is no level; write one of none, ro, stage, commit"),
-        ('[grants]\n"/a" = ["ro"]', 'grants."/a"', "['ro'] is no level; write one of none, ro, stage, commit"),
+        ('[grants]\n"/a" = "rw"', 'grants."/a"', '"rw" is not a level; write one of none, ro, stage, commit'),
+        ('[grants]\n"/a" = "RO"', 'grants."/a"', '"RO" is not a level; write one of none, ro, stage, commit'),
+        ('[grants]\n"/a" = 1', 'grants."/a"', "1 is not a level; write one of none, ro, stage, commit"),
+        ('[grants]\n"/a" = ["ro"]', 'grants."/a"', "['ro'] is not a level; write one of none, ro, stage, commit"),
         ('[grants]\na = "ro"', 'grants."a"', "not absolute: `a`; write a path of the view, from /"),
         ('[grants]\n"~/a" = "ro"', 'grants."~/a"', "not absolute: `~/a`; write a path of the view, from /"),
         ('[grants]\n"" = "ro"', 'grants.""', "empty: ``; write a path of the view, from /"),
-        ('[grants]\n"/\\u001b\\n" = "x"', r'grants."/\x1b\n"', '"x" is no level; write one of none, ro, stage, commit'),
-        ('[grants."/a"]\nb = "ro"', 'grants."/a"', "{'b': 'ro'} is no level; write one of none, ro, stage, commit"),
-        ('[floors]\n"/a" = true', 'floors."/a"', "True is no level; write one of none, ro, stage, commit"),
+        ('[grants]\n"/\\u001b\\n" = "x"', r'grants."/\x1b\n"', '"x" is not a level; write one of none, ro, stage, commit'),
+        ('[grants."/a"]\nb = "ro"', 'grants."/a"', "{'b': 'ro'} is not a level; write one of none, ro, stage, commit"),
+        ('[floors]\n"/a" = true', 'floors."/a"', "True is not a level; write one of none, ro, stage, commit"),
         ("[deny]\ndefaults = 1", "deny.defaults", "1 is neither true nor false"),
         ('[deny]\npaths = "/a"', "deny.paths", 'is a list of texts; write ["one", "two"]'),
-        ("[deny]\nnames = [1]", "deny.names", '1 is no text; write ["one", "two"]'),
+        ("[deny]\nnames = [1]", "deny.names", '1 is not text; write ["one", "two"]'),
         ('[deny]\nnames = [""]', "deny.names", '"" is empty or holds a NUL'),
         ('[deny]\nnames = ["\\u0000"]', "deny.names", r'"\x00" is empty or holds a NUL'),
         ('[deny]\npaths = ["/a\\u0000"]', "deny.paths", r'"/a\x00" is empty or holds a NUL'),
-        ('[deny]\npaths = ["a"]', "deny.paths", '"a" is no path; write /from/the/view or ~/from/the/home'),
-        ('[deny]\npaths = ["~p/a"]', "deny.paths", '"~p/a" is no path; write /from/the/view or ~/from/the/home'),
+        ('[deny]\npaths = ["a"]', "deny.paths", '"a" is not a path; write /from/the/view or ~/from/the/home'),
+        ('[deny]\npaths = ["~p/a"]', "deny.paths", '"~p/a" is not a path; write /from/the/view or ~/from/the/home'),
         (
             '[deny]\nnames = ["a/b"]',
             "deny.names",
@@ -174,7 +174,7 @@ def test_a_name_too_long_in_a_list(key: str, start: str) -> None:
     ],
 )
 def test_what_is_no_toml(text: str) -> None:
-    """A text that is no TOML is one fault at the key TOML: what Python's reader cannot count or nest is no exception."""
+    """A text that is not TOML is one fault at the key TOML: what Python's reader cannot count or nest is no exception."""
     ((key, message),) = faults(text)
     assert key == "TOML"
     assert message
@@ -232,12 +232,12 @@ def test_paths_that_are_none_are_not_one_path() -> None:
 def test_one_fault_hides_no_other() -> None:
     """An entry of a wrong type is told by itself, and the rest of its list is looked through; so is the other side
     of a rule."""
-    no_text = 'is no text; write ["one", "two"]'
-    no_level = "is no level; write one of none, ro, stage, commit"
+    no_text = 'is not text; write ["one", "two"]'
+    no_level = "is not a level; write one of none, ro, stage, commit"
     assert faults('[deny]\npaths = [1, "x", []]\nnames = [true, "a/b", ""]') == [
         ("deny.paths", f"1 {no_text}"),
         ("deny.paths", f"[] {no_text}"),
-        ("deny.paths", '"x" is no path; write /from/the/view or ~/from/the/home'),
+        ("deny.paths", '"x" is not a path; write /from/the/view or ~/from/the/home'),
         ("deny.names", f"True {no_text}"),
         ("deny.names", '"" is empty or holds a NUL'),
         ("deny.names", '"a/b" holds a /, which no name does; a path is written from / or from ~/'),
@@ -278,7 +278,7 @@ def test_a_floors_file() -> None:
         loads_floors('[grants]\n"/" = "ro"\n[floors]\nNotes = "ro"\n"/a" = "rw"', "floors.toml", HOME)
     assert str(caught.value) == (
         'floors.toml: floors."Notes": not absolute: `Notes`; write a place on this machine, /like/this or ~/like/this; '
-        'floors."/a": "rw" is no level; write one of none, ro, stage, commit; grants."/": unknown key'
+        'floors."/a": "rw" is not a level; write one of none, ro, stage, commit; grants."/": unknown key'
     )
 
 
@@ -301,15 +301,15 @@ def test_a_level_as_an_option(text: str, path: bytes, level: Level) -> None:
     [
         ("/a", ['"/a": no level; write PATH=LEVEL, such as /Notes=stage']),
         ("", ['"": no level; write PATH=LEVEL, such as /Notes=stage']),
-        ("/a=", ['"/a=": "" is no level; write one of none, ro, stage, commit']),
-        ("/a=rw", ['"/a=rw": "rw" is no level; write one of none, ro, stage, commit']),
+        ("/a=", ['"/a=": "" is not a level; write one of none, ro, stage, commit']),
+        ("/a=rw", ['"/a=rw": "rw" is not a level; write one of none, ro, stage, commit']),
         ("=ro", ['"=ro": empty: ``; write a path of the view, from /']),
         ("/a\0=ro", [r'"/a\x00=ro": nul: `/a\x00`; write a path of the view, from /']),
         (
             "a=b",
             [
                 '"a=b": not absolute: `a`; write a path of the view, from /',
-                '"a=b": "b" is no level; write one of none, ro, stage, commit',
+                '"a=b": "b" is not a level; write one of none, ro, stage, commit',
             ],
         ),
     ],

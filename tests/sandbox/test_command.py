@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from policyfs.sandbox.signals import STOP_SECONDS, Arrival, Patience, children, status_fields
+from policyfs.sandbox.signals import STOP_SECONDS, Arrival, EndTimer, children, status_fields
 from tests.mount.harness import PROGRAM, until
 from tests.sandbox.runs import PYTHON, Ground, bubblewrap_of
 
@@ -201,10 +201,10 @@ def test_a_command_that_ends_when_asked_is_given_its_time(tree: Ground) -> None:
 
 
 def _told(number: int, *, typed: bool = False, at: tuple[float, ...] = (0.0,)) -> float | None:
-    patience = Patience()
+    end_timer = EndTimer()
     for now in at:
-        patience.heard(Arrival(number, typed), now)
-    return patience.deadline
+        end_timer.heard(Arrival(number, typed), now)
+    return end_timer.deadline
 
 
 def test_when_a_sandbox_is_ended_by_force() -> None:
@@ -223,12 +223,12 @@ def test_when_a_sandbox_is_ended_by_force() -> None:
 
 def test_the_end_of_the_command_is_waited_for_less_long() -> None:
     """What is nearer counts."""
-    patience = Patience()
-    patience.heard(Arrival(signal.SIGTERM, typed=False), 0.0)
-    patience.command_ended(1.0, status_known=True)
-    assert patience.deadline == 3.0
-    patience.command_ended(2.0, status_known=True)
-    assert patience.deadline == 3.0
-    patience = Patience()
-    patience.command_ended(1.0, status_known=False)
-    assert patience.deadline == 1.0 + STOP_SECONDS
+    end_timer = EndTimer()
+    end_timer.heard(Arrival(signal.SIGTERM, typed=False), 0.0)
+    end_timer.command_ended(1.0, status_known=True)
+    assert end_timer.deadline == 3.0
+    end_timer.command_ended(2.0, status_known=True)
+    assert end_timer.deadline == 3.0
+    end_timer = EndTimer()
+    end_timer.command_ended(1.0, status_known=False)
+    assert end_timer.deadline == 1.0 + STOP_SECONDS

@@ -141,5 +141,5 @@ def test_a_source_that_nobody_runs_is_no_view(tree: Ground) -> None:
     assert "unmount" in ran(tree.person.policyfs("log", tree.source))
     done = tree.person.policyfs("grant", tree.source, "/hidden.txt=ro")
     assert (done.returncode, done.stdout) == (4, "")
-    assert done.stderr == f"policyfs: {tree.source} is no mounted view; `policyfs status` lists the views of this user\n"
+    assert done.stderr == f"policyfs: {tree.source} is not a mounted view; `policyfs status` lists the views of this user\n"
     assert tree.person.policyfs("explain", tree.source / "open.txt").returncode == 2

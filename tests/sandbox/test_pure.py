@@ -149,7 +149,7 @@ def test_relative_entries_of_the_path_stay_outside() -> None:
 
 
 def test_values_are_bytes() -> None:
-    """A value that is no UTF-8 passes as it is."""
+    """A value that is not UTF-8 passes as it is."""
     assert _inside({b"X": b"\xff"}, "X", "Y=\udcfe=1")[b"X"] == b"\xff"
     assert _inside({}, "Y=\udcfe=1")[b"Y"] == b"\xfe=1"
 

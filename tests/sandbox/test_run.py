@@ -37,7 +37,7 @@ def test_a_command_that_is_not_there(one_tree: Ground) -> None:
 
 
 def test_words_of_the_command_pass_untouched(one_tree: Ground) -> None:
-    """What follows `--` belongs to the command: options, `--`, blanks, and bytes that are no UTF-8."""
+    """What follows `--` belongs to the command: options, `--`, blanks, and bytes that are not UTF-8."""
     words = ["-g", "--", "--env", "a b", "", os.fsdecode(b"\xff"), "*"]
     assert ran(one_tree.run("printf", "<%s>", *words)) == "".join(f"<{word}>" for word in words)
 

@@ -208,8 +208,8 @@ def test_creating_what_is_there_opens_it(view: View, source: Path) -> None:
 
 
 def test_a_path_through_a_file(view: View) -> None:
-    """A path through a visible file is no directory's, at any depth; through one that is not seen, or a name that is not
-    there, it is missing."""
+    """A path through a visible file is in no directory, at any depth; through one that is not seen, or a name that is
+    not there, it is missing."""
     for path in ("/f/a", "/f/a/b/c", "/d/full/f/a"):
         with Refuses(Refusal.NOT_DIRECTORY, path):
             view.attributes(at(view, path))
