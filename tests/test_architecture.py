@@ -82,7 +82,7 @@ DOOR = "source/root.py"
 BEHIND_THE_DOOR = {"source", "view", "fuse", "daemon", "agent", "doctor"}
 
 WITHOUT_PATH = {
-    "close", "dup", "fdatasync", "fdopen", "fsdecode", "fsencode", "fstat", "fsync", "ftruncate", "getegid", "geteuid",
+    "close", "dup", "dup2", "fdatasync", "fdopen", "fsdecode", "fsencode", "fstat", "fsync", "ftruncate", "getegid", "geteuid",
     "getgid", "getpid", "getuid", "pipe", "pread", "preadv", "pwrite", "read", "set_blocking", "set_inheritable",
     "strerror", "umask", "write",
 }  # fmt: skip
@@ -99,7 +99,8 @@ EXCEPTIONS = {
     ("source/files.py", "fcntl"): "takes O_APPEND off a descriptor, and puts it back",
     ("daemon/start.py", "os.open"): "the daemon's log, which lies in policyfs's own state or where --log says",
     ("daemon/start.py", "os.pidfd_open"): "holds the daemon that it started",
-    ("daemon/start.py", "subprocess"): "starts the daemon",
+    ("daemon/interpreter.py", "subprocess"): "starts the daemon",
+    ("daemon/start.py", "subprocess"): "waits for its end",
     ("daemon/main.py", "os.chdir"): "to /, so that the daemon keeps no directory busy",
     ("daemon/main.py", "os.waitpid"): "for the child that tells a person in the foreground what is wrong",
     ("fuse/source_watch.py", "inotify_simple"): "watches directories by the descriptors that the door reached them with",
