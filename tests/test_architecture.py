@@ -82,8 +82,8 @@ DOOR = "source/root.py"
 BEHIND_THE_DOOR = {"source", "view", "fuse", "daemon", "agent", "doctor"}
 
 WITHOUT_PATH = {
-    "close", "dup", "dup2", "fdatasync", "fdopen", "fsdecode", "fsencode", "fstat", "fsync", "ftruncate", "getegid", "geteuid",
-    "getgid", "getpid", "getuid", "pipe", "pread", "preadv", "pwrite", "read", "set_blocking", "set_inheritable",
+    "close", "dup", "dup2", "fdatasync", "fdopen", "fsdecode", "fsencode", "fstat", "fsync", "ftruncate", "getegid",
+    "geteuid", "getgid", "getpid", "getuid", "pipe", "pread", "preadv", "pwrite", "read", "set_blocking", "set_inheritable",
     "strerror", "umask", "write",
 }  # fmt: skip
 """Functions of `os` that take a descriptor or nothing: with them nobody gets at a path."""
