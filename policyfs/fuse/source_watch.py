@@ -22,6 +22,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import select
 from collections.abc import Iterable
 
 import inotify_simple
@@ -87,6 +88,8 @@ class Watch:
         self._inotify: inotify_simple.INotify | None = None
         self.invalidations = 0
         """How often the kernel was told to forget something, for `status` and the tests."""
+        self._readable = select.poll()
+        """Asks whether events have come: a third of the time of trying to read them."""
         self._pending: list[inotify_simple.Event] = []
         """Events that were read and not looked at."""
         self._waiting = trio.CancelScope()
@@ -106,6 +109,7 @@ class Watch:
             return
         try:
             self._inotify = inotify_simple.INotify(nonblocking=True)
+            self._readable.register(self._inotify.fileno(), select.POLLIN)
         except OSError as error:
             log.info("no inotify (%s): names are kept for one second", error.strerror)
 
@@ -149,15 +153,12 @@ class Watch:
     def read_events(self) -> None:
         """Read the events that have come, and suspect what they may concern. Before anything is answered from memory: it is
         true then, though the kernel is not told yet. It takes a microsecond where nothing has come."""
-        if self._inotify is None:
+        if self._inotify is None or not self._readable.poll(0):
             return
-        came = False
         for event in self._inotify.read(timeout=0):
-            came = True
             self._pending.append(event)
             self._suspect(event)
-        if came:
-            self._waiting.cancel()
+        self._waiting.cancel()
 
     def _suspect(self, event: inotify_simple.Event) -> None:
         if event.mask & _OVERFLOW:
