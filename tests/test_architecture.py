@@ -298,3 +298,17 @@ def test_no_silenced_warning_without_its_reason() -> None:
                     if not rest.strip() and not commented_above:
                         bare.append(f"{file}:{number + 1}")
     assert bare == []
+
+
+def test_no_test_module_imports_another() -> None:
+    """What two of them share is in a helper module, so that each can be moved, split and run alone.
+    test_conformance_data uses nothing of ours, and so is a helper as it stands."""
+    found = [
+        (path.name, f"{node.module}.{alias.name}")
+        for path in Path(__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests")
+        for alias in node.names
+        if ".test_" in f"{node.module}.{alias.name}" and alias.name != "test_conformance_data"
+    ]
+    assert not found

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import mmap
 import os
 import random
-import stat
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.adversary.answers import answer_of, shown, tree_of
 from tests.mount.harness import mounted
 
 OPERATIONS = 2500
@@ -69,8 +68,8 @@ class Drawn:
             "chmod": lambda root: os.chmod(root / one, mode),
             "utime": lambda root: os.utime(root / one, ns=(number, number * 10**9 + 7)),
             "list": lambda root: sorted(os.listdir(root / one)),
-            "stat": lambda root: _shown(os.stat(root / one)),
-            "lstat": lambda root: _shown(os.lstat(root / one)),
+            "stat": lambda root: shown(os.stat(root / one)),
+            "lstat": lambda root: shown(os.lstat(root / one)),
             "access": lambda root: [os.access(root / one, wanted) for wanted in (os.R_OK, os.W_OK, os.X_OK)],
             "setxattr": lambda root: os.setxattr(root / one, b"user.%d" % (number % 3), data[:100]),
             "getxattr": lambda root: os.getxattr(root / one, b"user.%d" % (number % 3)),
@@ -102,40 +101,6 @@ def _read(path: Path) -> bytes:
 def _rename(old: Path, new: Path, flags: int) -> None:
     if _libc.renameat2(-100, os.fsencode(old), -100, os.fsencode(new), flags):
         raise OSError(ctypes.get_errno(), "renameat2")
-
-
-def _shown(status: os.stat_result) -> tuple[int, ...]:
-    """What must be the same; a view tells nothing of a directory's size and links."""
-    if stat.S_ISDIR(status.st_mode):
-        return (status.st_mode, status.st_uid, status.st_gid)
-    return (status.st_mode, status.st_nlink, status.st_uid, status.st_gid, status.st_size)
-
-
-def answer_of(act: Callable[[Path], Any], root: Path) -> Any:
-    """What an operation gives: its result, or the name of its errno."""
-    try:
-        return act(root)
-    except OSError as error:
-        return errno.errorcode[error.errno or 0]
-
-
-def tree_of(root: Path) -> dict[str, tuple[Any, ...]]:
-    """A whole tree: what each object is, what is in it, and its attributes."""
-    tree: dict[str, tuple[Any, ...]] = {}
-    for directory, directories, files in os.walk(root):
-        for name in (*directories, *files):
-            path = Path(directory, name)
-            status = path.lstat()
-            content: Any = None
-            if stat.S_ISREG(status.st_mode):
-                content = path.read_bytes()
-            elif stat.S_ISLNK(status.st_mode):
-                content = os.readlink(path)
-            attributes = {}
-            if not stat.S_ISLNK(status.st_mode):
-                attributes = {attribute: os.getxattr(path, attribute) for attribute in os.listxattr(path)}
-            tree[str(path.relative_to(root))] = (_shown(status), content, attributes)
-    return tree
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

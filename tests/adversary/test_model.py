@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.adversary.test_differential import answer_of
+from tests.adversary.answers import answer_of
 from tests.mount.harness import mounted, require_fuse
 
 NONE, RO, STAGE, COMMIT = range(4)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -121,3 +123,6 @@ def live(source: Path, *grants: str, **options: Any) -> Iterator[Live]:
     with mounted(source, *grants, **options) as view:
         (control,) = sockets(view.person)
         yield Live(view, control)
+
+
+HAS_EPOCH = tuple(int(number) for number in re.findall(r"\d+", platform.release())[:2]) >= (6, 16)

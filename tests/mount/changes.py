@@ -6,8 +6,11 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import ClassVar
+
+from tests.mount.harness import until
 
 BEFORE = "before"
 AFTER = "after, which is longer"
@@ -350,3 +353,14 @@ os.close(descriptor)
 
     def seen(self) -> bool:
         return self.inside.read_bytes().endswith(b"end")
+
+
+SETTLED = 0.05
+"""How old a change must be, in seconds, until the kernel is given attributes for long: its clock has moved on by then."""
+
+
+def settle(*paths: Path) -> None:
+    """Wait until the last change of what is there is old enough for the kernel to keep it."""
+    for path in paths:
+        if os.path.lexists(path):
+            until(lambda path=path: time.time() - os.lstat(path).st_ctime > SETTLED, f"{path} is no longer new")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tests.mount.harness import PATIENCE, Mounted
@@ -45,3 +47,16 @@ def counted(view: Mounted) -> Iterator[Counted]:
     after = status_of(view)
     count.requests = after["requests"] - before["requests"]
     count.invalidations = after["invalidations"] - before["invalidations"]
+
+
+def fill(directory: Path, count: int) -> None:
+    """Make many empty files."""
+    directory.mkdir(parents=True)
+    for number in range(count):
+        os.close(os.open(directory / f"file-{number}", os.O_CREAT | os.O_WRONLY, 0o644))
+
+
+def resident(view: Mounted) -> int:
+    """Bytes of memory that the daemon has."""
+    text = Path(f"/proc/{view.process}/statm").read_text()
+    return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")

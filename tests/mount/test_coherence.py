@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.changes import AFTER, Change, Grown
+from tests.mount.changes import AFTER, Change, Grown, settle
 from tests.mount.hammering import hammering
 from tests.mount.harness import MODULE_DEADLINE, Mounted, mounted, until
 from tests.mount.status import counted, status_of
@@ -25,17 +25,8 @@ MOST = 0.500
 """Seconds until a change in the source is seen, in the median of the trials and in each (rule cache-1)."""
 SHORT = 1.0
 """Seconds that is kept what nothing watches."""
-SETTLED = 0.05
-"""How old a change must be, in seconds, until the kernel is given attributes for long: its clock has moved on by then."""
 
 _numbers = itertools.count()
-
-
-def settle(*paths: Path) -> None:
-    """Wait until the last change of what is there is old enough for the kernel to keep it."""
-    for path in paths:
-        if os.path.lexists(path):
-            until(lambda path=path: time.time() - os.lstat(path).st_ctime > SETTLED, f"{path} is no longer new")
 
 
 def trials(view: Mounted, kind: type[Change], below: str, count: int = TRIALS, *, busy: bool = False) -> list[Change]:

@@ -13,9 +13,9 @@ import pytest
 
 from policyfs.fuse.names import MOST_HELD, SMALL, Names, Room
 from policyfs.policy.paths import Name
+from tests.mount.getdents import batches
 from tests.mount.harness import MODULE_DEADLINE, errno_of, mounted, refused, until
-from tests.mount.test_operations import batches
-from tests.mount.test_scale import fill, resident
+from tests.mount.status import fill, resident
 
 LARGE = 20_000
 """Files of a large directory: their names take 1.1 MB."""

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.mount.changes import settle
 from tests.mount.harness import Mounted, mounted, until
 from tests.mount.status import counted, status_of
-from tests.mount.test_coherence import settle
 
 DIRECTORIES = 20
 FILES = 15

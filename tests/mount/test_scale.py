@@ -11,23 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.mount.harness import MODULE_DEADLINE, Mounted, mounted, until
-from tests.mount.status import status_of
+from tests.mount.status import fill, resident, status_of
 
 BYTES_A_NODE = 1024
 """Memory of the daemon for one node that the kernel knows."""
-
-
-def fill(directory: Path, count: int) -> None:
-    """Make many empty files."""
-    directory.mkdir(parents=True)
-    for number in range(count):
-        os.close(os.open(directory / f"file-{number}", os.O_CREAT | os.O_WRONLY, 0o644))
-
-
-def resident(view: Mounted) -> int:
-    """Bytes of memory that the daemon has."""
-    text = Path(f"/proc/{view.process}/statm").read_text()
-    return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 _READERS = """
