@@ -155,7 +155,12 @@ class Root:
         stands where a directory was walked, EXDEV that another mount does, ESTALE that it is moved all the time."""
         for _ in range(_RETRIES):
             reached = self._walked(path)
-            if self.stands_at(reached, path):
+            try:
+                there = self.stands_at(reached, path)
+            except BaseException:
+                os.close(reached)
+                raise
+            if there:
                 return reached
             os.close(reached)
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
