@@ -22,7 +22,7 @@ _COMMANDS = {
     "run": "Run a program inside a view, with the source out of its reach.",
     "check": "Check a session file and show the levels it gives.",
     "explain": "Say what a session may do with a path, and which rule says so.",
-    "view": "List what a session is given, as an agent is told it.",
+    "view": "List what a session is given, as an agent reads it.",
     "instructions": "Print the instruction files of a session, as an agent is given them.",
     "status": "Show your mounted views and what they are doing.",
     "reload": "Give a mounted view its session anew, or another one.",

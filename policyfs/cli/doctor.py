@@ -21,14 +21,14 @@ from policyfs.opening.view import nothing_open, policy_on, root_of
 from policyfs.policy.paths import ViewPath, display
 from policyfs.policy.policy import Policy
 
-_MOST_SHOWN = 10
+_MAX_SHOWN = 10
 """Findings of one kind that a person is shown unless they ask for all: more is no longer read."""
 
 
 @click.command("doctor", cls=OnceEach)
 @click.argument("source", shell_complete=directories)
 @policy_options
-@click.option("--all", "show_all", is_flag=True, help=f"Show every finding, not {_MOST_SHOWN} of a kind.")
+@click.option("--all", "show_all", is_flag=True, help=f"Show every finding, not {_MAX_SHOWN} of a kind.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON list of findings, for programs.")
 @click.pass_context
 def command(context: click.Context, source: str, options: PolicyOptions, show_all: bool, as_json: bool) -> None:
@@ -106,8 +106,8 @@ def _print(findings: list[Finding], policy: Policy, *, show_all: bool) -> None:
             click.echo()
         first = False
         click.echo(f"{kind.title} ({kind.value})")
-        for finding in of_kind if show_all else of_kind[:_MOST_SHOWN]:
+        for finding in of_kind if show_all else of_kind[:_MAX_SHOWN]:
             click.echo(f"  {display(finding.path)} ({finding.level}): {printable(finding.text)}")
             click.echo(f"      {printable(finding.advice)}")
-        if not show_all and len(of_kind) > _MOST_SHOWN:
-            click.echo(f"  and {len(of_kind) - _MOST_SHOWN} more; --all shows them")
+        if not show_all and len(of_kind) > _MAX_SHOWN:
+            click.echo(f"  and {len(of_kind) - _MAX_SHOWN} more; --all shows them")

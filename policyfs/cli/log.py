@@ -217,7 +217,7 @@ def _watch(directory: Path) -> Iterator[INotify | float]:
 
 
 def _wait(watch: INotify | float) -> None:
-    """Wait for a change. Who reads the output may leave meanwhile, which is told by an error on it. Raises
+    """Wait for a change. The reader of the output may leave meanwhile, which shows as an error on it. Raises
     BrokenPipeError."""
     waiting = select.poll()
     output = sys.stdout.fileno()

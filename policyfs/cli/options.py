@@ -104,7 +104,7 @@ def policy_options(command: Command) -> Command:
 
 @contextlib.contextmanager
 def session_faults_told() -> Iterator[None]:
-    """What is wrong with a path or a level on a command line, as a person is told. Raises `UserFault`."""
+    """What is wrong with a path or a level on a command line, for a message. Raises `UserFault`."""
     try:
         yield
     except SessionFaults as error:
@@ -144,7 +144,7 @@ def translating_faults(main: Callable[[], Any]) -> int:
         # click makes the one of the other.
         return int(Exit.INTERRUPTED)
     except BrokenPipeError:
-        # Whoever read the output has seen enough; say so to the interpreter, which flushes once more at exit.
+        # The reader of the output has seen enough; say so to the interpreter, which flushes once more at exit.
         sys.stdout = None
         return int(Exit.FAILED)
     except OSError as error:

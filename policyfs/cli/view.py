@@ -1,4 +1,4 @@
-"""`policyfs view`: what a session is given, as an agent is told it."""
+"""`policyfs view`: what a session is given, as an agent reads it."""
 
 from __future__ import annotations
 

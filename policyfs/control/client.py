@@ -16,9 +16,9 @@ from policyfs.host import mounts, places
 from policyfs.host.errors import Exit, UserFault
 from policyfs.policy.paths import ROOT, HostPath, PathFault, ViewPath, display, for_shell
 
-PATIENCE = 60
+TIMEOUT = 60
 """Seconds to wait for an answer: a change of policy looks at every node of a mount."""
-_STATUS_PATIENCE = 5
+_STATUS_TIMEOUT = 5
 """Seconds to wait for the status of one mount among others."""
 _LEASE_TRIES = 10
 """How often a lease is asked for that each time a change of policy ends while it is told."""
@@ -38,7 +38,7 @@ def lease(point: HostPath) -> tuple[dict[str, Any], socket.socket]:
         with _reasons_told(point):
             for remaining in reversed(range(_LEASE_TRIES)):
                 try:
-                    return _asked(connection, places.control_socket(point), {"do": "follow"}, PATIENCE), connection
+                    return _asked(connection, places.control_socket(point), {"do": "follow"}, TIMEOUT), connection
                 except ConnectionResetError:
                     # Ended by another change of policy before it was told whole, or the daemon has: the next try tells.
                     if not remaining:
@@ -53,7 +53,7 @@ def lease(point: HostPath) -> tuple[dict[str, Any], socket.socket]:
 
 @contextlib.contextmanager
 def _reasons_told(point: HostPath) -> Iterator[None]:
-    """Why the mount at `point` cannot be asked, as a person is told. Raises `UserFault`."""
+    """Why the mount at `point` cannot be asked, for a message. Raises `UserFault`."""
     try:
         yield
         return
@@ -64,7 +64,7 @@ def _reasons_told(point: HostPath) -> Iterator[None]:
     except ConnectionResetError:
         reason = "its daemon ended while it was asked; see its log"
     except TimeoutError:
-        reason = f"it did not answer within {PATIENCE} s; see the daemon's log"
+        reason = f"it did not answer within {TIMEOUT} s; see the daemon's log"
     except OSError as error:
         reason = f"its control socket cannot be reached: {os.strerror(error.errno or 0)}"
     raise UserFault(Exit.FAILED, f"{display(point)}: {reason}")
@@ -119,7 +119,7 @@ def refuse_detached(place: HostPath) -> None:
         point = inside[0]
         raise UserFault(
             Exit.PLACE,
-            f"{display(point)} was detached; its daemon goes on until whoever is still in it, or holds a copy of the mount, "
+            f"{display(point)} was detached; its daemon goes on until every process in it, or in a copy of the mount, "
             f"leaves, or until `kill {gone[point]['process']}`",
         )
 
@@ -179,7 +179,7 @@ def all_status() -> tuple[list[dict[str, Any]], list[HostPath]]:
     with contextlib.suppress(OSError):
         for path in sorted(places.runtime_directory().glob("*.sock")):
             try:
-                status = _ask(path, {"do": "status"}, _STATUS_PATIENCE)
+                status = _ask(path, {"do": "status"}, _STATUS_TIMEOUT)
                 # By the table as it is after the answer: a view that has just been mounted is in it.
                 found.append({**status, "detached": os.fsencode(status["mountpoint"]) not in _points()})
             except UserFault:
@@ -197,19 +197,19 @@ def _points() -> set[HostPath]:
     return {mount.point for mount in mounts.mounts() if mount.type == mounts.FILE_SYSTEM_TYPE}
 
 
-def _ask(path: Path, request: dict[str, Any], patience: int = PATIENCE) -> Any:
+def _ask(path: Path, request: dict[str, Any], timeout: int = TIMEOUT) -> Any:
     """The answer of a socket. Raises as `_asked`."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        return _asked(connection, path, request, patience)
+        return _asked(connection, path, request, timeout)
 
 
-def _asked(connection: socket.socket, path: Path, request: dict[str, Any], patience: int) -> Any:
+def _asked(connection: socket.socket, path: Path, request: dict[str, Any], timeout: int) -> Any:
     """The answer of the socket at `path`, by a connection that is made here. Raises `ConnectionRefusedError` where nobody
-    serves it, `ConnectionResetError` where whoever did is gone, `TimeoutError`, another `OSError`, and `UserFault` for a
+    serves it, `ConnectionResetError` where that process is gone, `TimeoutError`, another `OSError`, and `UserFault` for a
     refusal."""
     # Limits of the kernel's rather than of Python's: a socket with the latter does not wait for room in a backlog.
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-        connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", patience, 0))
+        connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", timeout, 0))
     try:
         _connect(connection, path)
         with contextlib.suppress(BrokenPipeError):

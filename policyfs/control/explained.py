@@ -1,4 +1,4 @@
-"""An explanation as plain values, for JSON and for who asks over a socket."""
+"""An explanation as plain values, for JSON and for a client of a socket."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def explanation_values(explanation: Explanation) -> dict[str, Any]:
 
 
 def unseen_values(path: ViewPath, code: int, text: str) -> dict[str, Any]:
-    """What a session is told of a path that it does not see, hidden or missing: what the file system answers, to every
+    """The answer to a session for a path that it does not see, hidden or missing: what the file system answers, to every
     operation alike."""
     answer = {"errno": errno_name(code), "text": text}
     return {
@@ -37,7 +37,7 @@ def unseen_values(path: ViewPath, code: int, text: str) -> dict[str, Any]:
 
 
 def path_fault_text(fault: PathFault, text: str) -> str:
-    """What a person is told of a text that is not a path of a view. That a name is too long is what a file system answers
+    """The message about a text that is not a path of a view. That a name is too long is what a file system answers
     too, so it is said as it is in every explanation."""
     if fault.fault != "name too long":
         return f"PATH: {fault}; write a path of the view, from / or from the start directory"

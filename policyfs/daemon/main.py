@@ -24,7 +24,7 @@ from policyfs.daemon.control import Control
 from policyfs.daemon.request import MountRequest, Ready
 from policyfs.daemon.start import open_log
 from policyfs.fuse import polling
-from policyfs.fuse.handlers import MOST_HANDLES, Operations
+from policyfs.fuse.handlers import MAX_HANDLES, Operations
 from policyfs.fuse.memory import collect_seldom
 from policyfs.fuse.policy_switch import PolicySwitch, fuse_device
 from policyfs.fuse.pruning import prune_cold
@@ -128,8 +128,8 @@ def serve(request: MountRequest, answer_descriptor: int) -> None:
     view, warnings = view_of(request)
     # Files and directories each so many, a sixteenth of that for what was removed; and what credentials are known by, twice
     # while a policy takes another's place.
-    most = min(MOST_HANDLES, max(16, (descriptors - 2 * descriptors // HELD_SHARE - _SPARE_DESCRIPTORS) * 16 // 33))
-    if most < MOST_HANDLES:
+    most = min(MAX_HANDLES, max(16, (descriptors - 2 * descriptors // HELD_SHARE - _SPARE_DESCRIPTORS) * 16 // 33))
+    if most < MAX_HANDLES:
         warnings.append(
             f"only {descriptors} descriptors are allowed here, so {most} files can be open at once; raise it with ulimit -n"
         )

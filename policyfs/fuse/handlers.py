@@ -27,7 +27,7 @@ from policyfs.fuse.kernel_cache import State, this_minute
 from policyfs.fuse.memory import Memory
 from policyfs.fuse.nodes import Node, Nodes
 from policyfs.fuse.reach import Reach
-from policyfs.fuse.recorder import Teller
+from policyfs.fuse.recorder import Recorder
 from policyfs.fuse.removed import Removed
 from policyfs.fuse.replies import Replies
 from policyfs.fuse.source_watch import Watch
@@ -44,7 +44,7 @@ from policyfs.view.outcomes import Changes
 from policyfs.view.refused import Refused
 from policyfs.view.view import LEVEL_ATTRIBUTE, View
 
-MOST_HANDLES = 4096
+MAX_HANDLES = 4096
 """Open files and directories of one session (rule serve-4). The daemon's descriptor limit is raised above it."""
 
 _PAGE = 4096
@@ -79,7 +79,7 @@ class Operations(pyfuse3.Operations):
     def __init__(
         self,
         view: View,
-        most_handles: int = MOST_HANDLES,
+        most_handles: int = MAX_HANDLES,
         journal: Journal | None = None,
         *,
         journal_opens: bool = False,
@@ -87,7 +87,7 @@ class Operations(pyfuse3.Operations):
         """`journal_opens` notes each opening to read as well, not only what changes and what is refused."""
         super().__init__()
         self.journal = journal
-        self._tell = None if journal is None else Teller(journal)
+        self._recorder = None if journal is None else Recorder(journal)
         self._journal_opens = journal_opens
         self.view = view
         self.nodes = Nodes(view)
@@ -115,13 +115,13 @@ class Operations(pyfuse3.Operations):
     def refused(self, operation: str, refused: Refused, ctx: RequestContext | None) -> None:
         """Note a refusal."""
         self.refusals += 1
-        if self._tell is not None:
-            self._tell.refused(operation, refused, self.view.policy, 0 if ctx is None else ctx.pid)
+        if self._recorder is not None:
+            self._recorder.refused(operation, refused, self.view.policy, 0 if ctx is None else ctx.pid)
 
     def _did(self, operation: str, location: Location, ctx: RequestContext, to: Location | None = None) -> None:
         """Note a change that the session made."""
-        if self._tell is not None:
-            self._tell.did(operation, location, ctx.pid, to)
+        if self._recorder is not None:
+            self._recorder.did(operation, location, ctx.pid, to)
 
     # -- translating ----------------------------------------------------------------------------------------------------
 
@@ -260,11 +260,11 @@ class Operations(pyfuse3.Operations):
         file = self.reach.on(node, Act.OPEN, lambda location, expect: self.view.open(location, flags, expect, lazily=True))
         if flags & os.O_TRUNC:
             node.cached.truncated(file.change_ns())
-        if self._tell is not None:
+        if self._recorder is not None:
             if file.writable or flags & os.O_TRUNC:
-                self._tell.did("write-open", self.nodes.location(node), ctx.pid)
+                self._recorder.did("write-open", self.nodes.location(node), ctx.pid)
             elif self._journal_opens:
-                self._tell.opened(self.nodes.location(node), ctx.pid)
+                self._recorder.opened(self.nodes.location(node), ctx.pid)
         entry = node.cached.last_told()
         if entry is not None and not file.writable:
             send_content(node, entry, file)
@@ -418,8 +418,8 @@ class Operations(pyfuse3.Operations):
         self._did("rmdir", location, ctx)
 
     def _unnamed(self, parent: Node, location: Location, name: Name, identity: Identity, held: OpenFile | None) -> None:
-        """A name was taken away: forget it, and what its object's attributes were. Whoever found the object by that name
-        a moment ago still gets it: the kernel asks in two steps where other file systems answer in one."""
+        """A name was taken away: forget it, and what its object's attributes were. A process that found the object by that
+        name a moment ago still gets it: the kernel asks in two steps where other file systems answer in one."""
         self._changed(parent)
         if parent.watched is not None:
             parent.watched.forget(name)
@@ -511,7 +511,7 @@ class Operations(pyfuse3.Operations):
             attr.st_mtime_ns if fields.update_mtime else None,
         )
         if fields.update_mode or fields.update_uid or fields.update_gid:
-            # What is open stays open, whoever may open it from now on.
+            # What is open stays open, whatever may be opened from now on.
             for opened in node.files or ():
                 with contextlib.suppress(OSError):
                     opened.open_now()
@@ -537,8 +537,8 @@ class Operations(pyfuse3.Operations):
 
     @guarded
     async def getxattr(self, inode: InodeT, name: XAttrNameT, ctx: RequestContext) -> bytes:
-        """Read an extended attribute. Safe: only names in `user.` are passed on; the level of an object is told to whoever
-        may see it."""
+        """Read an extended attribute. Safe: only names in `user.` are passed on; the level of an object is given to a
+        process that may see it."""
         if name == _CAPABILITY:
             # The kernel asks this before every write. No view shows set-id programs' kin, so there is none.
             raise pyfuse3.FUSEError(errno.ENODATA)

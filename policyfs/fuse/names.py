@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from policyfs.policy.paths import Name
 
-MOST_HELD = 64 << 20
+MAX_HELD = 64 << 20
 """Bytes of all large lists together: 800,000 names of the usual length."""
 SMALL = 16 << 10
 """Bytes of a list that is not counted: two hundred names. As many as there can be handles take as much as the large ones."""
@@ -26,7 +26,7 @@ _A_NAME = _A_SLOT + 33
 
 
 class Names:
-    """The names of a directory at one time. Whoever changes them makes a copy first (`Room.copy`)."""
+    """The names of a directory at one time. The caller that changes them makes a copy first (`Room.copy`)."""
 
     __slots__ = ("__weakref__", "listed", "size")
 
@@ -58,10 +58,10 @@ class Room:
 
     def _counted(self, names: Names) -> Names:
         if names.size > SMALL:
-            if self.held + names.size > MOST_HELD:
+            if self.held + names.size > MAX_HELD:
                 self._give_up()
                 held = self.held
-                if held and held + names.size > MOST_HELD:
+                if held and held + names.size > MAX_HELD:
                     raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
             self._large.add(names)
         return names

@@ -36,7 +36,7 @@ from policyfs.view.view import View
 ROOT_INO = 1
 """FUSE_ROOT_ID of linux/fuse.h."""
 
-MOST_NAMES = 16
+MAX_NAMES = 16
 """Further names kept of one object. One that is dropped costs its next user a second lookup (ESTALE), no more."""
 
 _LINK = stat.S_IFLNK >> 12
@@ -334,7 +334,7 @@ class Nodes:
         else:
             others = [other for other in node.others or () if other != (parent, name)]
             others.append((node.parent, node.name))
-            node.others = None if only else others[-MOST_NAMES:]
+            node.others = None if only else others[-MAX_NAMES:]
         node.parent, node.name = parent, name
 
     def change_level(self, node: Node, level: Level) -> None:

@@ -9,18 +9,18 @@ from policyfs.policy.tree import Place
 from policyfs.view.location import Location
 from policyfs.view.refused import Refused
 
-MOST_PLACES_TOLD = 1024
-"""Places whose level and rule are kept as texts; a session has dozens of rules, and a place for each."""
+MAX_PATHS_REMEMBERED = 1024
+"""Paths whose level and rule are kept as texts; a session has dozens of rules, and a path for each."""
 
 _LEVEL_NAMES = {level: str(level) for level in Level}
 
 
-class Teller:
-    """Tells a journal what handlers do. `process` is the number of the process that asked, 0 where it is not known."""
+class Recorder:
+    """Writes to a journal what handlers do. `process` is the number of the process that asked, 0 where it is not known."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._told_of: dict[Place, tuple[str, str]] = {}
+        self._remembered: dict[Place, tuple[str, str]] = {}
 
     def refused(self, operation: str, refused: Refused, policy: Policy, process: int) -> None:
         """The policy refused an operation."""
@@ -32,11 +32,11 @@ class Teller:
             self._journal.refusal(operation, refused.path, level, label, rule, process, known_as)
 
     def _decision(self, place: Place) -> tuple[str, str]:
-        told = self._told_of.get(place)
+        told = self._remembered.get(place)
         if told is None:
-            if len(self._told_of) > MOST_PLACES_TOLD:
-                self._told_of.clear()
-            told = self._told_of[place] = (_LEVEL_NAMES[place.level], str(place.rule))
+            if len(self._remembered) > MAX_PATHS_REMEMBERED:
+                self._remembered.clear()
+            told = self._remembered[place] = (_LEVEL_NAMES[place.level], str(place.rule))
         return told
 
     def did(self, operation: str, location: Location, process: int, to: Location | None = None) -> None:

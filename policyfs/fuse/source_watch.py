@@ -40,7 +40,7 @@ from policyfs.view.view import View
 
 log = logging.getLogger("policyfs")
 
-MOST_UNSHOWN = 256
+MAX_UNSHOWN = 256
 """Names that are missing to the kernel although something is there. Beyond it the first of them are asked for anew."""
 _GATHER = 0.004
 """Seconds for which events gather before they are looked at: a burst on one name is then one look."""
@@ -272,7 +272,7 @@ class Watch:
             for watched, name in list(self._unshown):
                 if not watched.is_negative(name) or watched.node.watched is not watched:
                     del self._unshown[watched, name]
-                elif len(self._unshown) > MOST_UNSHOWN or self._is_shown(watched, name):
+                elif len(self._unshown) > MAX_UNSHOWN or self._is_shown(watched, name):
                     del self._unshown[watched, name]
                     self._forget_name(watched, Name(name), found)
             if not self._unshown:

@@ -2,8 +2,8 @@
 
 Theory. A read that the page cache cannot answer runs in a thread, so that one slow disk does not stop the mount. But to
 be given to a thread and woken by it takes 150 to 200 microseconds, and a solid-state disk has brought a page in 50 to 100.
-So the handler first looks again for up to `PATIENCE`: the attempt that would have waited has started the disk. That stops
-the mount no longer than a listing of twenty entries does.
+So the handler first looks again for up to `SPIN_SECONDS`: the first attempt has started the disk. That stops the mount no
+longer than a listing of twenty entries does.
 
 Where looking is in vain it is left off, at first for one read and twice as long each time, up to `LONGEST_REST`: on a slow
 disk, and on a file system that cannot tell what is in the page cache (tmpfs and FUSE give EOPNOTSUPP), the mount is stopped
@@ -22,7 +22,7 @@ import trio
 
 from policyfs.source.files import OpenFile, WouldBlock
 
-PATIENCE = 300e-6
+SPIN_SECONDS = 300e-6
 """Seconds to look again."""
 
 LONGEST_REST = 1024
@@ -44,7 +44,7 @@ class Disk:
         if self._resting:
             self._resting -= 1
             return None
-        until = time.perf_counter() + PATIENCE
+        until = time.perf_counter() + SPIN_SECONDS
         while True:
             try:
                 data = file.read_cached(offset, size)

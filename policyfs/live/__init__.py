@@ -1,1 +1,1 @@
-"""The policy in force: what was granted and revoked since a view was opened, and who has to know of each change."""
+"""The policy in force: what was granted and revoked since a view was opened, and the subscribers to each change."""

@@ -3,8 +3,8 @@
 Theory. The owner may put a link on the way to what a rule names while a view is open: `~/.docker -> dotfiles/docker`, and a
 moment later a token stands in `dotfiles/docker/config.json`. So every directory on such a way is watched, and before each
 answer the watch is asked whether a name on a way was made since (one poll(2), half a microsecond). inotify(7) notes a name
-before the call that made it returns. So whoever wrote the token after the link was made is followed before the token is
-read: there is no moment in between for a session to be quicker in.
+before the call that made it returns. So a program that wrote the token after the link was made is followed before the token
+is read: there is no moment in between for a session to be quicker in.
 
 What was guarded stays guarded as long as the view is open. Otherwise a link that is replaced would open what it led to
 between the removal of the old and the making of the new one.

@@ -17,7 +17,7 @@ from policyfs.policy.levels import Level
 from policyfs.policy.paths import ROOT, HostPath, Name, ViewPath, below, components, joined
 from policyfs.source.root import Root
 
-_MOST_LOOKED_AT = 256
+_MAX_LOOKED_AT = 256
 """Directories in which a repository is looked for."""
 
 SYSTEM_CONFIGURATION = HostPath(b"/etc/gitconfig")
@@ -34,8 +34,8 @@ class Found:
 
 
 class HostFiles:
-    """The files of this machine as `git_places.Files` wants them; those of SOURCE through its door. Nothing is asked of
-    `avoided` places: behind them is a daemon, perhaps the very one that asks."""
+    """The files of this machine as `git_places.Files` wants them; those of SOURCE through its confined root. Nothing is
+    asked of `avoided` places: behind them is a daemon, perhaps the very one that asks."""
 
     def __init__(self, root: Root, avoided: Sequence[HostPath] = ()) -> None:
         self._root = root
@@ -186,9 +186,9 @@ def _looked_at(source: HostPath, paths: Iterable[ViewPath]) -> list[HostPath]:
         names = components(place)
         for depth in range(len(names), -1, -1):
             found.setdefault(HostPath(joined(names[:depth])))
-        if len(found) > _MOST_LOOKED_AT:
+        if len(found) > _MAX_LOOKED_AT:
             break
-    return [*found][:_MOST_LOOKED_AT]
+    return [*found][:_MAX_LOOKED_AT]
 
 
 def _git_directories(files: Files, work_tree: HostPath) -> list[HostPath]:

@@ -45,7 +45,7 @@ class PolicyOptions:
     says anything."""
     git_is_protected: bool = False
     own_files: tuple[str, ...] = ()
-    """Files of policyfs's own that lie where a person says, by absolute names: what they hold is no session's to see."""
+    """Files of policyfs's own that lie where a person says, by absolute names: what they hold is not a session's to see."""
     texts: tuple[tuple[str, str], ...] = ()
     """The session and floors files that were read already (`read`), by absolute names, with what is in them."""
 
@@ -66,7 +66,7 @@ class PolicyOptions:
 
     def read(self, table: Sequence[Mount]) -> PolicyOptions:
         """The same with the texts of its files, so that everything that is made of these options, in whichever process, goes
-        by one reading. A file that cannot be read has none: whoever needs it says why. `table` is the mount table."""
+        by one reading. A file that cannot be read has none: its reader says why. `table` is the mount table."""
         options = self.absolute()
         texts = {}
         for name in _files_of(options):
@@ -320,7 +320,7 @@ def source_of(text: str) -> HostPath:
     return places.real(named)
 
 
-_MOST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 """Longest session or floors file, in bytes: half a million rules."""
 
 
@@ -339,11 +339,11 @@ def _text_of(name: str, options: PolicyOptions, table: Sequence[Mount] | None) -
         else:
             with open(name, "rb", opener=_never_waiting) as file:
                 regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-                content = file.read(_MOST_BYTES + 1) if regular else b""
+                content = file.read(_MAX_BYTES + 1) if regular else b""
             if not regular:
                 reason = "is not a regular file, and could not be read again at a reload"
-            elif len(content) > _MOST_BYTES:
-                reason = f"has more than {_MOST_BYTES >> 20} MiB, which no session file needs"
+            elif len(content) > _MAX_BYTES:
+                reason = f"has more than {_MAX_BYTES >> 20} MiB, which no session file needs"
             else:
                 return content.decode("utf-8")
     except OSError as error:

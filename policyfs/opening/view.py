@@ -1,4 +1,4 @@
-"""A view of SOURCE in this very process, for who asks it without a mount: commands, the Python API, the tools."""
+"""A view of SOURCE in this very process, for callers without a mount: commands, the Python API, the tools."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def open_view(source: HostPath, options: PolicyOptions, *, named: HostPath | Non
 
 
 def root_of(source: HostPath) -> Root:
-    """The door to SOURCE. Raises `UserFault` where there is none, or this machine cannot confine it (rule reach-3)."""
+    """The confined root of SOURCE. Raises `UserFault` where this machine cannot confine it (rule reach-3)."""
     try:
         return Root(source)
     except NoOpenat2:
@@ -41,18 +41,18 @@ def root_of(source: HostPath) -> Root:
         ) from None
 
 
-_MOST_CLOSED = 3
+_MAX_CLOSED = 3
 """Grants that a message tells of."""
 
 
 def nothing_open(policy: Policy) -> UserFault:
     """The fault of a policy under which no path is visible: each grant with the rule that closes it (rule session-3)."""
     closed = [f"{display(path)} is closed by `{rule}`" for path, rule in sorted(policy.closing_rules().items())]
-    told = ", ".join(closed[:_MOST_CLOSED]) + (f" and {len(closed) - _MOST_CLOSED} more" if closed[_MOST_CLOSED:] else "")
+    rules = ", ".join(closed[:_MAX_CLOSED]) + (f" and {len(closed) - _MAX_CLOSED} more" if closed[_MAX_CLOSED:] else "")
     return UserFault(
         Exit.POLICY,
         f"this policy opens nothing of {display(policy.surroundings.source)}: "
-        + (f"{told}; take that rule away, or grant something else" if closed else "no grant is above none; add one with -g"),
+        + (f"{rules}; take that rule away, or grant something else" if closed else "no grant is above none; add one by -g"),
     )
 
 

@@ -14,7 +14,7 @@ closes its other end whatever ends `policyfs run`. A normal end goes the same wa
 
 * A companion does something else for the run, the gateway of its network for instance. It ends with the lease, too.
 
-bubblewrap is no child of `policyfs run`, because it would die with that at any moment of its own start. Until the sandbox
+bubblewrap is not a child of `policyfs run`, because it would die with that at any moment of its own start. Until the sandbox
 is made its first process waits for it in a way that does not end with it (an eventfd that both have open), and nobody
 has been told yet of that process: seen in 4 of 270 runs that were killed while they started, it stayed for good. The
 holder is a subreaper (prctl(2)): whatever of the sandbox loses its parent becomes its child, told of or not.
@@ -41,7 +41,7 @@ from policyfs.host.harden import close_inherited, harden, prctl
 from policyfs.sandbox.run_directory import RunDirectory
 from policyfs.sandbox.signals import FORWARDED, children, disregard_signals
 
-_PATIENCE = 10.0
+_TIMEOUT = 10.0
 """Seconds for a killed sandbox to be gone, and for a daemon to unmount, before harsher means."""
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -180,7 +180,7 @@ def _hold(start: Callable[[], subprocess.Popen[bytes]], tether: int, lease: int,
     status = bubblewrap.poll()
     try:
         # bubblewrap waits for the first process of the sandbox, the last to be gone; if it was killed, that is left.
-        all_gone = end_children(_PATIENCE)
+        all_gone = end_children(_TIMEOUT)
     finally:
         if status is not None:
             os.write(answer, json.dumps(status).encode())
@@ -212,7 +212,7 @@ def _clear_away(directory: RunDirectory, daemon: int) -> Exception | None:
     """First the view, then the directory. Gives what kept it from going."""
     if not _ended(daemon, signal.SIGTERM):
         _ended(daemon, signal.SIGKILL)
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     while True:
         try:
             directory.remove()
@@ -228,7 +228,7 @@ def _ended(process: int, with_signal: signal.Signals) -> bool:
     """End a process and wait until it has; not forever."""
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(process, with_signal)
-    return _has_ended(process, _PATIENCE)
+    return _has_ended(process, _TIMEOUT)
 
 
 def _has_ended(process: int, seconds: float | None) -> bool:

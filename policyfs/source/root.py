@@ -1,12 +1,12 @@
-"""The door to the source tree: every system call that reaches it, each confined by the kernel.
+"""The confined root of the source tree: every system call that reaches it, each confined by the kernel.
 
 Theory. An object is reached by one openat2(2) from the root's descriptor, with RESOLVE_BENEATH, NO_SYMLINKS,
 NO_MAGICLINKS and NO_XDEV, to an O_PATH descriptor, and is used through that descriptor alone. So the names that were
 judged are the names that were walked: a link swapped in between fails the walk instead of leading it elsewhere
 (rule reach-1: 0 of 201,245 raced reads landed outside, against 4,954 of 47,544 for check-then-open), another
-mount is never entered, and no device or fifo is opened by looking at it. The door decides nothing; `view` does.
+mount is never entered, and no device or fifo is opened by looking at it. The root decides nothing; `view` does.
 
-That the names were walked does not say that they still lead there: whoever owns the tree may move a directory to a hidden
+That the names were walked does not say that they still lead there: the owner of the tree may move a directory to a hidden
 place while a walk is in it, or between the walk and what is then done by a name in it. So what a walk reached is asked
 where it stands (`stands_at`), after it was looked at and before anything is told of it: what is told was true of that very
 path at one moment. Making and removing names have no such moment after the act; `view` says what follows.
@@ -46,7 +46,7 @@ _PIECE = 4000
 _RETRIES = 128
 """How often a walk that raced a rename (EAGAIN, openat2(2)) or a signal is tried again before it is given up."""
 
-_MOST_ASKED_FOR_CASE = 64
+_MAX_ASKED_FOR_CASE = 64
 """Directories of a source, and names of one, that are asked whether it tells `README` and `readme` apart."""
 
 _JUST_NOW_NS = 10**9
@@ -327,7 +327,7 @@ class Root:
         """Whether the source takes `README` and `readme` for one name, as far as a look from the top shows: at the first
         directory that has a name with letters, or whose flags say so."""
         waiting: deque[ViewPath] = deque([ROOT])
-        for _ in range(_MOST_ASKED_FOR_CASE):
+        for _ in range(_MAX_ASKED_FOR_CASE):
             if not waiting:
                 break
             path = waiting.popleft()
@@ -346,7 +346,7 @@ class Root:
                 os.close(directory)
             if folds is not None:
                 return folds
-            waiting += (child(path, name) for name in names[:_MOST_ASKED_FOR_CASE])
+            waiting += (child(path, name) for name in names[:_MAX_ASKED_FOR_CASE])
         return False
 
     @staticmethod
@@ -365,7 +365,7 @@ class Root:
         listed. None where no name can tell."""
         present = set(listed)
         told = None
-        for name in [name for name in listed if name.swapcase() != name][:_MOST_ASKED_FOR_CASE]:
+        for name in [name for name in listed if name.swapcase() != name][:_MAX_ASKED_FOR_CASE]:
             other = Name(name.swapcase())
             if other in present:
                 return False

@@ -1,4 +1,4 @@
-"""What every tree has in common: the objects in it, and how they are told apart."""
+"""What every tree has in common: the objects in it, and their identities."""
 
 from __future__ import annotations
 

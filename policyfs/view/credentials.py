@@ -6,7 +6,7 @@ host which the denylist names are known by device and inode number, and a file w
 among them before it is shown.
 
 *Where is looked.* A hard link never leaves its file system, so only what is on SOURCE's is looked at: each place is
-walked from the top of a mount of that file system, by the one door, which enters no other mount. Whoever stands behind
+walked from the top of a mount of that file system, by the confined root, which enters no other mount. Whatever serves
 one, another view, this very view or a server that is gone, is never asked, and so cannot keep anybody waiting.
 
 *What is held to be true.* What was found holds as long as the directories that lead to a place, and those in it, have
@@ -15,7 +15,7 @@ by descriptor, as far as the machine's limit goes well, since to ask one that is
 
 *Where it ends.* Each place has a bound of its own, so that none is left out because another is large. What lies beyond
 it is not known; so while a place is too large, or cannot be looked at for a reason that says nothing of it (no
-descriptor left), any file with several names may be one of its files, and counts as one. That is told in the log.
+descriptor left), any file with several names may be one of its files, and counts as one. The log says so.
 
 A file that a grant or a pattern hides, and that has another name where it is open, is not found by this; `policyfs
 doctor` lists files with several names (SECURITY.md).
@@ -40,16 +40,16 @@ log = logging.getLogger("policyfs")
 _FileId = tuple[int, int]
 """Device and inode number of a file of the host, in whatever tree it is found."""
 
-MOST_ENTRIES = 50_000
+MAX_ENTRIES = 50_000
 """Entries of one denied place that are looked at. Credential directories hold dozens."""
 
 HELD_SHARE = 16
-_MOST_HELD = 1024
+_MAX_HELD = 1024
 """Directories are held by one in sixteen of the descriptors that the process may have, and no more than so many. Further
 ones are reached again each time, which takes four times as long."""
 
 _LONGEST = 4000
-"""Bytes of a path below the top of a mount: what the door reaches in one walk."""
+"""Bytes of a path below the top of a mount: what the confined root reaches in one walk."""
 
 _NOT_THERE = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG}
@@ -62,7 +62,7 @@ class _TooLarge(Exception):
 
 
 class _Held:
-    """A descriptor of the door's, which closes with the last who has it."""
+    """A descriptor of the confined root's, which closes with its last user."""
 
     __slots__ = ("__weakref__", "descriptor")
 
@@ -113,10 +113,10 @@ class Credentials:
     """
 
     def __init__(self, places: Iterable[HostPath], tops: Iterable[HostPath], unwalked: Iterable[HostPath] = ()) -> None:
-        """Looks at once, so that a place that is too large is told of when a view is opened."""
+        """Looks at once, so that a path that is too large is reported when a view is opened."""
         self._unwalked = frozenset(unwalked)
         self._places = list(_reachable(frozenset(places) - self._unwalked, tops))
-        self._most_held = min(_MOST_HELD, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // HELD_SHARE)
+        self._most_held = min(_MAX_HELD, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // HELD_SHARE)
         self._above: dict[tuple[int, bytes], _Directory | None] = {}
         self._told: set[HostPath] = set()
         self._look()
@@ -212,7 +212,7 @@ class Credentials:
         if place.status is None:
             return
         before, place.directories = place.directories, {}
-        left = MOST_ENTRIES
+        left = MAX_ENTRIES
         waiting = [(place.rest, _identity(place.status))]
         while waiting:
             rest, identity = waiting.pop()
@@ -226,7 +226,7 @@ class Credentials:
             place.directories[rest] = directory
             left -= directory.entries
             if left < 0:
-                raise _TooLarge(f"has more than {MOST_ENTRIES:,} entries")
+                raise _TooLarge(f"has more than {MAX_ENTRIES:,} entries")
             waiting += directory.directories
 
     def _directory(self, top: _Held, rest: bytes, place: _Place | None = None, most: int = 0) -> _Directory | None:

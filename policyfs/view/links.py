@@ -29,9 +29,9 @@ from policyfs.policy.paths import HostPath, Name, PathFault, ViewPath, below, co
 from policyfs.policy.policy import Policy
 from policyfs.source.root import Root
 
-MOST_LINKS = 40
+MAX_LINKS = 40
 """As the kernel follows: MAXSYMLINKS, path_resolution(7)."""
-MOST_LOOKUPS = 256
+MAX_LOOKUPS = 256
 """Names looked up to find out where one link leads. Enough for any tree in use; more is work that a link's author makes
 for the daemon."""
 
@@ -46,9 +46,9 @@ class Landing(Enum):
     NOT_SHOWN = "not shown"
     """Out of the view of a bare mount, to where no link may lead."""
     LOOP = "loop"
-    """Through more links than the kernel follows: ELOOP for whoever follows it."""
+    """Through more links than the kernel follows: ELOOP for a program that follows it."""
     MISSING = "missing"
-    """Its text goes on, with `.`, `..` or a last `/`, after what is not there: ENOENT for whoever follows it."""
+    """Its text goes on, with `.`, `..` or a last `/`, after what is not there: ENOENT for a program that follows it."""
     NOT_DIRECTORY = "not a directory"
     """The same after what is not a directory: ENOTDIR."""
 
@@ -76,7 +76,7 @@ class Links:
         self._where = at or root.source
         self._in_own_place = at in own
         self._entrances = own if at is None or self._in_own_place else (at,)
-        """The paths by which whoever walks on outside of the view comes into it again."""
+        """The paths by which a walk outside of the view comes into it again."""
         self._beside = beside
         self.all_shown = beside is not None
         """Whether every link is shown, with the text that it has."""
@@ -172,7 +172,7 @@ class Links:
                 break
             link = walk.first_link
             looked_up = 0 if link is None else looked_up + 1
-            if link is not None and looked_up > MOST_LOOKUPS:
+            if link is not None and looked_up > MAX_LOOKUPS:
                 return walk.not_shown(link)
             try:
                 says = self._text_of_link(walk.names)
@@ -185,7 +185,7 @@ class Links:
             if walk.places[-1].standing is Standing.PASSAGE:
                 # Only a directory is shown there.
                 return walk.with_the_rest()
-            if walk.followed == MOST_LINKS:
+            if walk.followed == MAX_LINKS:
                 return Landing.LOOP
             here = ViewPath(joined(walk.names))
             walk.up()

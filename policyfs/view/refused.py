@@ -1,4 +1,4 @@
-"""A refusal on its way to whoever asked."""
+"""A refusal on its way to the caller."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def remove_directory(view: View, location: Location, parent: int, reached: int) -> tuple[Location, ...]:
     """Remove a directory from its `parent`, which may be removed, and with it the links that a bare mount does not show
-    (rule link-6): whoever sees none of them can remove none. Gives those links. `reached` is the directory itself."""
+    (rule link-6): a session that sees none of them can remove none. Gives those links. `reached` is the directory itself."""
     name = _name(location)
     try:
         view.root.remove_directory(parent, name)

@@ -150,7 +150,7 @@ class Repositories:
             return
         path = self._root.path_of(descriptor)
         if path is None:
-            # Moved out of the tree, or too deep to be told: where it stands, git may find it.
+            # Moved out of the tree, or too deep to be named: where it stands, git may find it.
             raise Refused(Refusal.GIT_PROTECTED, opened.path, opened.place)
         place = self._policy().place(path)
         judged = place.git.judged

@@ -54,7 +54,7 @@ _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV})
 
 _USER_ATTRIBUTES = b"user."
 LEVEL_ATTRIBUTE = b"user.policyfs.level"
-"""Asked by who is inside a view and wants to know why (rule attribute-6); read-only, and in no listing."""
+"""For programs in a view that want to know why (rule attribute-6); read-only, and in no listing."""
 
 
 class View:
@@ -296,7 +296,7 @@ class View:
                 return self._made(new, directory, name)
 
     def unlink(self, location: Location, *, hold: bool = False) -> Removed:
-        """unlink(2). `hold` keeps what lost the name in reach, for whoever found it by the name a moment ago."""
+        """unlink(2). `hold` keeps what lost the name in reach, for a request that found it by the name a moment ago."""
         return self._removed(location, directory=False, hold=hold)
 
     def remove_directory(self, location: Location, *, hold: bool = False) -> Removed:
@@ -417,8 +417,8 @@ class View:
             return self.root.attribute(reached, name)
 
     def level_of(self, location: Location, expect: Target = None) -> bytes:
-        """The level of a visible path, as the attribute `user.policyfs.level` tells it to who is inside. No listing names
-        the attribute, so that no copy carries it."""
+        """The level of a visible path, as the attribute `user.policyfs.level` gives it to programs in the view. No listing
+        names the attribute, so that no copy carries it."""
         self._seen(location)
         self._unless(permissions.look(location.place), location)
         with self._reached(location, expect):

@@ -1,7 +1,7 @@
 """Whole paths, as the kernel would walk them for a tool on a mount: links followed, and what they lead to is judged.
 
 A view takes locations whose names are the names walked; a link on the way ends the walk there. The kernel follows links
-for a mount, name by name. Whoever comes with a whole path and no kernel follows them here.
+for a mount, name by name. A caller with a whole path and no kernel follows them here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def name_at(view: View, path: ViewPath) -> Location:
 
 def in_directory(view: View, location: Location) -> Location:
     """The same location, if the directory that it names something in is there. The kernel looks that up first: what is
-    missing there, or is no directory, is answered before the name itself is judged."""
+    missing there, or is not a directory, is answered before the name itself is judged."""
     if location.path != ROOT:
         above = location.path.rpartition(b"/")[0]
         try:

@@ -36,7 +36,7 @@ from tests.conformance.player import (
     status,
 )
 
-MOST_LINKS = 40
+MAX_LINKS = 40
 """MAXSYMLINKS of include/linux/namei.h."""
 UMASK = 0o022
 """The session's, as the README says."""
@@ -186,7 +186,7 @@ class ByKernel(Player):
                 raise
             if entry.is_link and (follow or not last):
                 links += 1
-                if links > MOST_LINKS:
+                if links > MAX_LINKS:
                     raise refuse(errno.ELOOP)
                 text = self.system.link_text(entry)
                 if text.startswith(b"/"):

@@ -36,7 +36,7 @@ def test_a_view_that_was_detached_is_told_as_such(source: Path) -> None:
                     done = person.policyfs(*words)
                     assert (done.returncode, done.stdout) == (PLACE, ""), words
                     assert done.stderr == (
-                        f"policyfs: {point} was detached; its daemon goes on until whoever is still in it, or holds a copy "
+                        f"policyfs: {point} was detached; its daemon goes on until every process in it, or in a copy "
                         f"of the mount, leaves, or until `kill {view.process}`\n"
                     ), words
                 assert not view.has_ended

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from policyfs.fuse.names import MOST_HELD, SMALL, Names, Room
+from policyfs.fuse.names import MAX_HELD, SMALL, Names, Room
 from policyfs.policy.paths import Name
 from tests.mount.getdents import batches
 from tests.mount.harness import MODULE_DEADLINE, errno_of, mounted, refused, until
@@ -79,7 +79,7 @@ def opens_with(directory: Path, name: str, opened: list[int]) -> bool:
 def test_streams_that_see_different_names_are_bounded(many: Path) -> None:
     """Where each stream has names of its own, since the directory changes all the time, opening one more fails with ENFILE
     before they take too much. Small directories can be listed all the same, and a large one again when others are closed."""
-    sabotage = "from policyfs.fuse import names; names.MOST_HELD = 4 << 20"
+    sabotage = "from policyfs.fuse import names; names.MAX_HELD = 4 << 20"
     with mounted(many, "/=ro", sabotage=sabotage, deadline=MODULE_DEADLINE) as view:
         opened: list[int] = []
         for number in range(10):
@@ -104,7 +104,7 @@ def test_streams_that_see_different_names_are_bounded(many: Path) -> None:
 
 def test_a_directory_that_is_larger_than_all_may_be(many: Path) -> None:
     """It can be listed all the same, as long as no other large one is open."""
-    sabotage = "from policyfs.fuse import names; names.MOST_HELD = 1 << 19"
+    sabotage = "from policyfs.fuse import names; names.MAX_HELD = 1 << 19"
     with mounted(many, "/=ro", sabotage=sabotage, deadline=MODULE_DEADLINE) as view:
         assert len(os.listdir(view.point / "large")) >= LARGE
         assert len(os.listdir(view.point / "middling")) == 1000
@@ -141,7 +141,7 @@ def test_names_that_are_only_kept_are_given_up_for_others() -> None:
     """Where there is no room, what nobody reads goes first. What is more than that is refused, and does not count."""
     kept: list[Names] = []
     room = Room(kept.clear)
-    half = MOST_HELD // 2
+    half = MAX_HELD // 2
     kept.append(room.take(listed(half)))
     held = [room.take(listed(half)), room.take(listed(half - 4 * SMALL))]
     assert kept == []
@@ -151,4 +151,4 @@ def test_names_that_are_only_kept_are_given_up_for_others() -> None:
     held.pop()
     assert room.copy(held[0]).listed == held[0].listed
     held.clear()
-    assert room.take(listed(2 * MOST_HELD)).size > MOST_HELD
+    assert room.take(listed(2 * MAX_HELD)).size > MAX_HELD

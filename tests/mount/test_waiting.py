@@ -70,13 +70,13 @@ def looked(disk: Disk, file: Page) -> bool:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look is one try."""
-    monkeypatch.setattr(waiting, "PATIENCE", 0.0)
+    monkeypatch.setattr(waiting, "SPIN_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize("comes_after", [1, 2, 50])
 def test_what_the_disk_brings_soon_takes_no_thread(monkeypatch: pytest.MonkeyPatch, comes_after: int) -> None:
     """It is answered by the look that finds it, and the next is looked for again."""
-    monkeypatch.setattr(waiting, "PATIENCE", 60.0)
+    monkeypatch.setattr(waiting, "SPIN_SECONDS", 60.0)
     disk = Disk()
     for _ in range(3):
         file = Page(comes_after)
@@ -94,8 +94,8 @@ def test_what_does_not_come_goes_to_a_thread(impatient: None) -> None:
 
 
 def test_how_long_a_look_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends with the first try that comes back after `PATIENCE`; at least one is made, however late it is by then."""
-    for step, tries in ((waiting.PATIENCE / 3.5, 4), (1.0, 1)):
+    """It ends with the first try that comes back after `SPIN_SECONDS`; at least one is made, however late it is by then."""
+    for step, tries in ((waiting.SPIN_SECONDS / 3.5, 4), (1.0, 1)):
         now = 0.0
 
         class Clock:
@@ -241,7 +241,7 @@ def test_a_file_that_is_in_no_cache_is_read_exactly(cold: Path, tmp_path: Path, 
     """By four readers at once, each with pieces of its own; whichever way the daemon takes."""
     noted = tmp_path / "noted"
     read_soon = "None" if way == "by a thread" else "soon(disk, file, offset, size)"
-    more = "waiting.PATIENCE = 10.0" if way == "by looking" else ""
+    more = "waiting.SPIN_SECONDS = 10.0" if way == "by looking" else ""
     sabotage = NOTED.format(noted=str(noted), read_soon=read_soon, more=more)
     size = 4096 * 3 + 17
     with mounted(cold.parent, "/=ro", sabotage=sabotage) as view:

@@ -23,7 +23,7 @@ FEW = 8
 @pytest.fixture(params=[0, 2, 1024], ids=["none held", "two held", "all held"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A denied place with a key in it, whose directories are held by descriptors or reached again."""
-    monkeypatch.setattr(credentials, "_MOST_HELD", request.param)
+    monkeypatch.setattr(credentials, "_MAX_HELD", request.param)
     place = tmp_path / "home/place"
     (place / "in").mkdir(parents=True)
     (place / "key").write_text("secret")
@@ -81,7 +81,7 @@ def test_what_changes_is_noticed_at_once(place: Path, tmp_path: Path) -> None:
 def test_no_place_is_crowded_out(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has its own bound, whichever is named first, and a directory that is known counts when it is not looked at
     again."""
-    monkeypatch.setattr(credentials, "MOST_ENTRIES", FEW)
+    monkeypatch.setattr(credentials, "MAX_ENTRIES", FEW)
     full = [tmp_path / "a", tmp_path / "z"]
     for directory in full:
         directory.mkdir()
@@ -149,7 +149,7 @@ def test_too_large_a_place_holds_all(
     place: Path, below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is in it is not known, so any file may be: told once, and over when it has become smaller."""
-    monkeypatch.setattr(credentials, "MOST_ENTRIES", FEW)
+    monkeypatch.setattr(credentials, "MAX_ENTRIES", FEW)
     other = tmp_path / "other"
     other.touch()
     held = of(place)
