@@ -54,7 +54,7 @@ def mounted(
     """Mount a view of `source` for a `with` block, at the empty directory `at`, or in a temporary one that is gone
     afterwards. It answers when the block begins; when the block ends it is unmounted and its daemon has ended.
 
-    `policy` is one that was loaded for `source`, or the options of one; the session file is read anew by the daemon.
+    `policy` is one that was loaded for `source`, or the options of one; the session file is read again by the daemon.
     `allow_case_folding` and `log_file` are as for `policyfs mount`. A program that still stands in the mount at the end
     keeps what it has until it leaves: the mount is detached, with a ResourceWarning.
 

@@ -25,7 +25,7 @@ _COMMANDS = {
     "view": "List what a session is given, as an agent reads it.",
     "instructions": "Print the instruction files of a session, as an agent is given them.",
     "status": "Show your mounted views and what they are doing.",
-    "reload": "Give a mounted view its session anew, or another one.",
+    "reload": "Give a mounted view its session again, or another one.",
     "grant": "Open a path of a mounted view.",
     "revoke": "Close a path of a mounted view.",
     "log": "Print what happened in a view: what was refused, by which rule, and what was changed.",

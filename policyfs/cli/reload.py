@@ -13,10 +13,10 @@ from policyfs.opening.load import PolicyOptions
 @click.argument("mountpoint", shell_complete=directories)
 @click.option(
     "-s", "--session", "session_file", metavar="FILE", shell_complete=files,
-    help="Another session file; else the same one, read anew.",
+    help="Another session file; else the same one, read again.",
 )  # fmt: skip
 def command(mountpoint: str, session_file: str | None) -> None:
-    """Read the session of the view at MOUNTPOINT anew, all or nothing. (SIGHUP to the daemon does the same.)
+    """Read the session of the view at MOUNTPOINT again, all or nothing. (SIGHUP to the daemon does the same.)
 
     When this returns, what the new policy does not open is out of reach: names, attributes, open files, mapped pages.
     A file with a fault changes nothing. A run is named by its SOURCE.

@@ -52,7 +52,7 @@ class Listings:
         watched = self._watch.look_into(node)
         self._watch.read_events()
         if watched is not None and watched.names is not None:
-            # Nothing has changed since it was last read, and it was judged then. Whether it may be read is asked anew.
+            # Nothing has changed since it was last read, and it was judged then. Whether it may be read is asked again.
             self._reach.on(node, Act.OPEN, self._view.may_list)
             return watched.names, None
         listing = self._reach.on(node, Act.OPEN, self._view.listing)
@@ -156,7 +156,7 @@ class Listings:
         if start == 0 and (handle.given or not as_read):
             # rewinddir(3): the stream is to show what is there now. The kernel does not say that it rewound what nobody
             # has read from; then what was changed since it was opened counts.
-            self._read_anew(handle)
+            self._read_again(handle)
         if handle.epoch != self._nodes.epoch:
             # Judged by a policy that is gone.
             judge = self._view.policy.child
@@ -169,7 +169,7 @@ class Listings:
             handle.epoch = self._nodes.epoch
         return place
 
-    def _read_anew(self, handle: DirectoryHandle) -> None:
+    def _read_again(self, handle: DirectoryHandle) -> None:
         try:
             names, listing = self._names(handle.node)
         except OSError as error:

@@ -170,7 +170,7 @@ class Operations(pyfuse3.Operations):
     @guarded
     async def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
         """The attributes of an object. Safe: they are answered from memory only while a watch vouches for them, and are
-        judged anew otherwise."""
+        judged again otherwise."""
         node = self.reach.node(inode)
         self.watch.read_events()
         kept = node.cached.answer(this_minute())

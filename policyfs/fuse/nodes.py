@@ -281,7 +281,7 @@ class Nodes:
         elif node.parent is not parent or node.name != name or node.gone:
             if node.level is not place.level or (directory and self.place(node) is not place):
                 # It goes by other rules from now on, and so does what is below it.
-                self.on_judged(self.judge_anew(lambda: self._named(node, parent, name, only=True)))
+                self.on_judged(self.judge_again(lambda: self._named(node, parent, name, only=True)))
             else:
                 self._named(node, parent, name, only=directory)
                 self.epoch += directory
@@ -291,14 +291,14 @@ class Nodes:
     @staticmethod
     def _not_below_itself(node: Node, parent: Node) -> None:
         """Where a directory would come to be below itself, names above it were moved and are not known yet: ESTALE, by
-        which the kernel asks for them anew. (A ring of nodes would be walked for ever.)"""
+        which the kernel asks for them again. (A ring of nodes would be walked for ever.)"""
         above: Node | None = parent
         while above is not None:
             if above is node:
                 raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
             above = above.parent
 
-    def judge_anew(self, change: Callable[[], None]) -> list[Node]:
+    def judge_again(self, change: Callable[[], None]) -> list[Node]:
         """Make a change by which nodes may get another place, and give those that are judged differently after it: what the
         kernel was told of them is no longer true, and the caller tells it."""
         before = {node: self.place(node) for node in self._by_ino.values()}
@@ -339,7 +339,7 @@ class Nodes:
 
     def change_level(self, node: Node, level: Level) -> None:
         """A node is at another level now. Where the object has a node there already, this one is not found again: the
-        kernel lets go of it once its names are looked up anew."""
+        kernel lets go of it once its names are looked up again."""
         if level is node.level:
             return
         if self._by_key.get(node.key) is node:

@@ -3,7 +3,7 @@
 Theory. The kernel answers much without asking, so a change of policy is a change of what the kernel holds. In order:
 
 1. The new policy is built whole; a fault in it changes nothing.
-2. It is put in the place of the old one between two requests (nothing here awaits), and every node is judged anew. From
+2. It is put in the place of the old one between two requests (nothing here awaits), and every node is judged again. From
    this moment no handler gives what was revoked: handles are judged again at their next use (`Nodes.epoch`).
 3. A read that was in a thread at that moment is judged once more before it answers.
 4. The kernel is told: all names are to be looked up again (FUSE_NOTIFY_INC_EPOCH, Linux 6.16, which leaves a process in
@@ -66,12 +66,12 @@ class PolicySwitch:
 
     async def take(self, policy: Policy) -> None:
         """Go over to another policy. When this returns, nothing answers by the old one."""
-        await self._tell(self._operations.nodes.judge_anew(lambda: self._operations.view.take(policy)))
+        await self._tell(self._operations.nodes.judge_again(lambda: self._operations.view.take(policy)))
 
     def take_at_once(self, policy: Policy) -> None:
         """The same without waiting for the kernel, in the middle of a request: no later request is answered by the old
-        policy. With the epoch the kernel looks all names up anew; attributes and pages are dropped a moment later."""
-        self._judged_differently(self._operations.nodes.judge_anew(lambda: self._operations.view.take(policy)))
+        policy. With the epoch the kernel looks all names up again; attributes and pages are dropped a moment later."""
+        self._judged_differently(self._operations.nodes.judge_again(lambda: self._operations.view.take(policy)))
 
     async def follow(self) -> None:
         """Tell the kernel of what a handler found to be judged differently. Runs until cancelled."""
@@ -82,7 +82,7 @@ class PolicySwitch:
             await self._tell(changed)
 
     def _judged_differently(self, changed: list[Node]) -> None:
-        """Names are looked up anew from the next request on, where the kernel can do that; nothing here waits."""
+        """Names are looked up again from the next request on, where the kernel can do that; nothing here waits."""
         self._untold += changed
         self._judged.set()
         self._new_epoch()

@@ -79,7 +79,7 @@ class Replies:
 
     def known(self, node: Node, attributes: Attributes) -> EntryAttributes:
         """Tell the kernel the attributes of an object that it asks for by inode number. Raises ESTALE, on which the kernel
-        looks the name up anew, where the number is another object's by now."""
+        looks the name up again, where the number is another object's by now."""
         if self._nodes.became_another(node, attributes):
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         if node.parent is None:

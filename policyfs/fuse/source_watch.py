@@ -41,7 +41,7 @@ from policyfs.view.view import View
 log = logging.getLogger("policyfs")
 
 MAX_UNSHOWN = 256
-"""Names that are missing to the kernel although something is there. Beyond it the first of them are asked for anew."""
+"""Names that are missing to the kernel although something is there. Beyond it the first of them are asked for again."""
 _GATHER = 0.004
 """Seconds for which events gather before they are looked at: a burst on one name is then one look."""
 
@@ -410,7 +410,7 @@ class Watch:
 
     def _look_where_it_is(self, node: Node, found: list[Invalidation]) -> None:
         """A directory was moved by another, or removed while somebody had it open. What was asked in it since was answered
-        by its old path, even where it has been found anew or is back. Where it is not, nothing more is to be asked by it."""
+        by its old path, even where it has been found again or is back. Where it is not, nothing more is asked by it."""
         if self._nodes.get(node.ino) is not node:
             return
         self._forget_below(node, found)

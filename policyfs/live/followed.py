@@ -91,7 +91,7 @@ class Lease:
         if list(root.identity(root.descriptor)) != self.values["identity"]:
             root.close()
             text = "is another directory than when it was mounted"
-            raise UserFault(Exit.PLACE, f"{display(root.source)} {text}; unmount {display(self._point)} and mount it anew")
+            raise UserFault(Exit.PLACE, f"{display(root.source)} {text}; unmount {display(self._point)} and mount it again")
         return root
 
     @property
@@ -125,7 +125,7 @@ class Lease:
             return policy_from(values)
         except (KeyError, TypeError, ValueError) as error:
             log.info("the policy of %s: %s", display(self._point), error)
-            text = "is mounted by another version of policyfs; unmount it and mount it anew"
+            text = "is mounted by another version of policyfs; unmount it and mount it again"
             raise UserFault(Exit.FAILED, f"{display(self._point)} {text}") from None
 
 

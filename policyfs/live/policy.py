@@ -133,7 +133,7 @@ class LivePolicy:
             self.catch_up()
 
     async def reload(self, session_file: str | None = None) -> None:
-        """Read the session anew, or another session file. Grants given live stay. Raises `UserFault`."""
+        """Read the session again, or another session file. Grants given live stay. Raises `UserFault`."""
         async with self._one_reload:
             options = self.options
             if session_file is not None:
@@ -143,7 +143,7 @@ class LivePolicy:
             base = await trio.to_thread.run_sync(open_policy, self._root, options, abandon_on_cancel=True)
             async with self._one_at_a_time:
                 if base.fold_case != self._fold_case:
-                    raise UserFault(Exit.PLACE, "SOURCE has begun or ceased to fold case; mount it anew")
+                    raise UserFault(Exit.PLACE, "SOURCE has begun or ceased to fold case; mount it again")
                 await self._go_to(base.session, base.surroundings, self.grants, self.closed, options)
                 self._record("reload", session_file=options.session_file or "command line")
 

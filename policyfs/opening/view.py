@@ -48,11 +48,11 @@ _MAX_CLOSED = 3
 def nothing_open(policy: Policy) -> UserFault:
     """The fault of a policy under which no path is visible: each grant with the rule that closes it (rule session-3)."""
     closed = [f"{display(path)} is closed by `{rule}`" for path, rule in sorted(policy.closing_rules().items())]
-    rules = ", ".join(closed[:_MAX_CLOSED]) + (f" and {len(closed) - _MAX_CLOSED} more" if closed[_MAX_CLOSED:] else "")
+    some = ", ".join(closed[:_MAX_CLOSED]) + (f" and {len(closed) - _MAX_CLOSED} more" if closed[_MAX_CLOSED:] else "")
     return UserFault(
         Exit.POLICY,
         f"this policy opens nothing of {display(policy.surroundings.source)}: "
-        + (f"{rules}; take that rule away, or grant something else" if closed else "no grant is above none; add one by -g"),
+        + (f"{some}; take that rule away, or grant something else" if closed else "no grant is above none; add one with -g"),
     )
 
 

@@ -91,14 +91,14 @@ class _Descriptors:
 
     def __init__(self) -> None:
         self.directory = -1
-        os.register_at_fork(after_in_child=self._anew)
+        os.register_at_fork(after_in_child=self._after_fork)
 
     def hold(self) -> None:
         """Open it, if nobody has yet."""
         if self.directory < 0:
             self.directory = os.open(b"/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
-    def _anew(self) -> None:
+    def _after_fork(self) -> None:
         if self.directory >= 0:
             os.close(self.directory)
             self.directory = -1

@@ -120,7 +120,7 @@ def rename(path: str, to: str) -> None:
 
 
 def appended(path: str) -> None:
-    """open(2) as for writing a file anew, but that nothing is lost."""
+    """open(2) as for writing a file again, but that nothing is lost."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
 
 

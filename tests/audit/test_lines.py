@@ -184,7 +184,7 @@ def test_a_repeated_refusal_is_counted(path: Path) -> None:
     assert len(entries(path, "change")) == 3
     journal.refusal(*same)
     journal.close()
-    assert len(entries(path, "refusal")) == 7, "a new gathering counts anew"
+    assert len(entries(path, "refusal")) == 7, "a new gathering counts again"
 
 
 def test_a_refusal_is_counted_by_what_it_is_known_as(path: Path) -> None:

@@ -146,7 +146,7 @@ class Shuffled:
         path.unlink()
 
     def empty(self) -> None:
-        """A directory is gone and, mostly, there anew."""
+        """A directory is gone and, mostly, there again."""
         path = self._directory()
         self._did("rm -r", path)
         shutil.rmtree(path)

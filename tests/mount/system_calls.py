@@ -116,7 +116,7 @@ class Tree:
         return fcntl.fcntl(self._slot(slot), fcntl.F_GETFL)
 
     def open_again(self, slot: int, other: int, flags: int) -> None:
-        """Open what is in a slot anew, by its name in /proc."""
+        """Open what is in a slot again, by its name in /proc."""
         self._put(other, os.open(f"/proc/self/fd/{self._slot(slot)}", flags | os.O_NONBLOCK))
 
     def dup(self, slot: int, other: int) -> None:

@@ -84,7 +84,7 @@ def found(copy: Path) -> Callable[[Mutant], None]:
     def assert_found(mutant: Mutant) -> None:
         module = copy / "policyfs" / mutant.module
         text = module.read_text(encoding="utf-8")
-        assert text.count(mutant.right) == 1, f"{mutant.module} no longer says {mutant.right!r}: write the mistake anew"
+        assert text.count(mutant.right) == 1, f"{mutant.module} no longer says {mutant.right!r}: write the mistake again"
         try:
             module.write_text(text.replace(mutant.right, mutant.wrong), encoding="utf-8")
             done = played(copy, mutant.tests)

@@ -232,7 +232,7 @@ def test_what_is_found_in_a_directory_that_was_moved_is_not_told(
 
 
 def test_a_file_that_is_replaced_all_the_time_is_found(view: View, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What took its place in the meantime is looked at: a file that is written anew is never missing."""
+    """What took its place in the meantime is looked at: a file that is written again is never missing."""
     replaced = 0
 
     def replace() -> None:

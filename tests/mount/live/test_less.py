@@ -160,7 +160,7 @@ def test_an_open_file_that_was_revoked(ground: Ground) -> None:
             "fchmod": lambda: os.fchmod(file, 0o600),
             "futimens": lambda: os.utime(file),
             "fgetxattr": lambda: os.getxattr(file, "user.policyfs.level"),
-            "opened anew": lambda: os.open(f"/proc/self/fd/{readable}", os.O_RDONLY),
+            "opened again": lambda: os.open(f"/proc/self/fd/{readable}", os.O_RDONLY),
             "copy_file_range": lambda: os.copy_file_range(readable, file, 1, 0, 4),
         }
         assert {call: errno_of(act) for call, act in calls.items()} == dict.fromkeys(calls, "EACCES")

@@ -70,7 +70,7 @@ def test_a_grant_that_does_not_go_with_the_session(source: Path) -> None:
 
 
 def test_rules_on_places_below_the_mountpoint(source: Path, tmp_path: Path) -> None:
-    """To follow their links asks the view, which answers while it is given its session anew."""
+    """To follow their links asks the view, which answers while it is given its session again."""
     point = tmp_path / "view"
     point.mkdir()
     floors = tmp_path / "floors.toml"

@@ -132,7 +132,7 @@ def test_moved_to_where_it_is_read_only(ground: Ground, by: str) -> None:
         "append": lambda: os.write(below, b"x"),
         "ftruncate": lambda: os.ftruncate(file, 1),
         "fchmod": lambda: os.fchmod(file, 0o600),
-        "opened anew": lambda: os.open(f"/proc/self/fd/{file}", os.O_RDWR),
+        "opened again": lambda: os.open(f"/proc/self/fd/{file}", os.O_RDWR),
     }
     until(lambda: errno_of(calls["pwrite"]) == "EROFS", "an open file cannot be written")
     assert {call: errno_of(act) for call, act in calls.items()} == dict.fromkeys(calls, "EROFS")
@@ -224,7 +224,7 @@ def test_moved_to_a_place_that_is_hidden_and_back(ground: Ground) -> None:
 
 
 def test_moved_to_a_place_that_is_hidden_while_a_listing_is_half_read(ground: Ground) -> None:
-    """What is made there afterwards is in no listing that began before, and beginning anew is refused."""
+    """What is made there afterwards is in no listing that began before, and beginning again is refused."""
     ground.rule("there", "none")
     ground.make(*(f"here/x/{number:03}-{'x' * 40}" for number in range(300)))
     ground.warm("here")
@@ -250,7 +250,7 @@ def test_moved_to_a_place_that_is_hidden_before_a_listing_is_read(ground: Ground
     ground.make("here/x/f")
     ground.warm("here")
     ground.make("here/x/g")
-    until(lambda: os.path.lexists(ground.inside / "here/x/g"), "the list of names is to be made anew")
+    until(lambda: os.path.lexists(ground.inside / "here/x/g"), "the list of names is to be made again")
     directory = ground.open("here/x")
     ground.move("here/x", "there/x")
     until(lambda: not os.path.lexists(ground.inside / "here/x"), "it is gone")

@@ -233,7 +233,7 @@ def test_what_is_not_shown_and_then_is(ground: Ground) -> None:
 
 
 def reaching(file: int, path: Path) -> dict[str, Callable[[], object]]:
-    """What makes more of an open file than a handle: opened anew, changed or given a name by its descriptor."""
+    """What makes more of an open file than a handle: opened again, changed or given a name by its descriptor."""
     magic = f"/proc/self/fd/{file}"
     return {
         "open": lambda: os.close(os.open(magic, os.O_RDONLY)),
@@ -253,7 +253,7 @@ def reaching(file: int, path: Path) -> dict[str, Callable[[], object]]:
 def test_an_open_file_that_another_moved_is_only_what_its_handle_is(
     ground: Ground, tmp_path: Path, to: str, above: bool
 ) -> None:
-    """It may be read on and looked at by the handle. By it no process gets the file anew: what would open it, change its
+    """It may be read on and looked at by the handle. By it no process gets the file again: what would open it, change its
     attributes or give it a name in the view is ESTALE, at once and later, and the source stays as it was."""
     ground.make("here/x/f", "there/g")
     ground.rule("there", {"hidden": "none", "read-only": "ro"}.get(to, "stage"))
