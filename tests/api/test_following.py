@@ -21,7 +21,7 @@ import pytest
 from policyfs import Level, Refused, UserFault, View
 from policyfs.source.files import OpenFile
 from tests.mount.asked import Fault, Live, ask, asking_for, connected, live
-from tests.mount.harness import PATIENCE, mounted, until
+from tests.mount.harness import TIMEOUT, mounted, until
 
 SESSION = '[grants]\n"/" = "ro"\n"/own" = "stage"\n"/shut" = "none"\n'
 
@@ -161,12 +161,12 @@ def test_no_call_succeeds_after_revoke_has_returned(followed: Live) -> None:
         calls = [threads.submit(call, view) for _ in range(4)]
         try:
             for _ in range(20):
-                assert before.acquire(timeout=PATIENCE)
+                assert before.acquire(timeout=TIMEOUT)
             done = followed.view.person.policyfs("revoke", followed.view.point, "/shut")
         finally:
             revoked.set()
         assert done.returncode == 0, done.stderr
-        refusals = [refused for each in calls for refused in each.result(PATIENCE)]
+        refusals = [refused for each in calls for refused in each.result(TIMEOUT)]
     assert refusals == [True] * 200
 
 
@@ -225,8 +225,8 @@ def test_a_program_that_is_stopped_holds_up_nobody_and_misses_nothing(followed: 
         followed.revoke("/shut")
         took = time.monotonic() - began
         process.send_signal(signal.SIGCONT)
-        assert process.communicate("go\n", PATIENCE)[0] == "refused\n"
-    assert took < PATIENCE / 3
+        assert process.communicate("go\n", TIMEOUT)[0] == "refused\n"
+    assert took < TIMEOUT / 3
 
 
 def test_a_follower_that_does_not_take_its_answer_holds_up_nobody(followed: Live) -> None:
@@ -239,7 +239,7 @@ def test_a_follower_that_does_not_take_its_answer_holds_up_nobody(followed: Live
             leaving.sendall(b'{"do": "follow"}\n')
         began = time.monotonic()
         followed.revoke("/more")
-        assert time.monotonic() - began < PATIENCE / 3
+        assert time.monotonic() - began < TIMEOUT / 3
 
 
 def test_both_sides_of_a_fork_follow(followed: Live) -> None:
@@ -249,7 +249,7 @@ def test_both_sides_of_a_fork_follow(followed: Live) -> None:
     with follower(followed, fork) as process:
         followed.revoke("/shut")
         # The child is told; the parent reads when the child has ended.
-        assert process.communicate("go\n", PATIENCE)[0] == "refused\nrefused\n"
+        assert process.communicate("go\n", TIMEOUT)[0] == "refused\nrefused\n"
 
 
 # -- the end -------------------------------------------------------------------------------------------------------------

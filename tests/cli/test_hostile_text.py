@@ -200,13 +200,13 @@ def on_a_terminal(argv: list[str | Path], person: Person) -> Iterator[bytes]:
     os.close(other)
     printed = b""
     try:
-        while select.select([terminal], [], [], harness.PATIENCE)[0]:
+        while select.select([terminal], [], [], harness.TIMEOUT)[0]:
             piece = os.read(terminal, 1 << 16)
             printed += piece
         pytest.fail(f"no end of {argv}: {printed!r}")
     except OSError:
         # EIO: nobody has the other end open any more.
-        process.wait(harness.PATIENCE)
+        process.wait(harness.TIMEOUT)
         yield printed
     finally:
         os.close(terminal)

@@ -21,7 +21,7 @@ from policyfs.host.places import mount_name
 from policyfs.policy.paths import HostPath
 from tests.cli.program import DONE, FAILED, PLACE, PROGRAM, USAGE, policyfs
 
-PATIENCE = 30
+TIMEOUT = 30
 """Seconds to wait for what takes milliseconds."""
 
 HOSTILE = [b"/a\x1b[2J", b'/x\n{"event":"grant"}', "/right\u202eleft".encode(), b"/\xff\xfe", b"/\xc2\x9b31m"]
@@ -227,7 +227,7 @@ class Following:
         """The next so many lines."""
         assert self.process.stdout is not None
         while self._come.count(b"\n") < count:
-            ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE)
+            ready, _, _ = select.select([self.process.stdout], [], [], TIMEOUT)
             assert ready, f"{count} lines did not come, but {self._come!r}"
             text = os.read(self.process.stdout.fileno(), 1 << 16)
             assert text, f"it ended with {self._come!r}"
@@ -254,7 +254,7 @@ def following(home: Path, *arguments: str | Path, wrapped: tuple[str, ...] = ())
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
             try:
-                process.wait(PATIENCE)
+                process.wait(TIMEOUT)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
@@ -289,7 +289,7 @@ def test_a_journal_is_followed(home: Path, point: Path, path: Path, wrapped: tup
             assert [f"  /{number}  " in seen[0], f"  /{number}/x  " in seen[1]] == [True, True]
         assert len(files_of(path)) > 3
         run.process.send_signal(signal.SIGINT)
-        assert run.process.wait(PATIENCE) == 130
+        assert run.process.wait(TIMEOUT) == 130
         assert run.process.stderr is not None
         assert run.process.stderr.read() == b""
 
@@ -312,7 +312,7 @@ def test_following_ends_when_nobody_reads(home: Path, point: Path, path: Path) -
         run.lines(2)
         assert run.process.stdout is not None
         run.process.stdout.close()
-        assert run.process.wait(PATIENCE) == FAILED
+        assert run.process.wait(TIMEOUT) == FAILED
         assert run.process.stderr is not None
         assert run.process.stderr.read() == b""
 

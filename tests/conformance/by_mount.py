@@ -188,7 +188,7 @@ def daemons() -> Iterator[Daemons]:
                     pass_fds=[theirs.fileno()],
                 )
             yield ours
-        forker.wait(harness.PATIENCE)
+        forker.wait(harness.TIMEOUT)
 
 
 def _request(case: Case, ground: Ground) -> MountRequest:

@@ -43,7 +43,7 @@ from tests.mount.watchdog import abort_connection
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 HOME = "/home/you"
-PATIENCE = 120
+TIMEOUT = 120
 """Seconds that all blocks of a page together may take; they take a few."""
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -114,7 +114,7 @@ def run(steps: list[Step], person: Person, before: str = "") -> list[str]:
             start_new_session=True,
         )
     try:
-        shell.wait(PATIENCE)
+        shell.wait(TIMEOUT)
     except subprocess.TimeoutExpired:
         os.killpg(shell.pid, signal.SIGKILL)
     said = heard.read_text(encoding="utf-8").split(f"{marker}\n")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.harness import PATIENCE, Person, absent, myself
+from tests.mount.harness import TIMEOUT, Person, absent, myself
 
 Ground = tuple[Person, str]
 """Who follows a page, and what their shell does before it."""
@@ -44,7 +44,7 @@ def namespace(script: str, *arguments: str | Path) -> Iterator[Person]:
             yield Person(person.home, holder.pid, 0)
         finally:
             holder.stdin.close()
-            holder.wait(PATIENCE)
+            holder.wait(TIMEOUT)
             holder.stdout.close()
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.mount.harness import PATIENCE, Mounted, Person, mounted
+from tests.mount.harness import TIMEOUT, Mounted, Person, mounted
 
 _REQUEST = """
 import dataclasses
@@ -43,7 +43,7 @@ def connected(path: Path) -> socket.socket:
     directory = os.open(path.parent, os.O_PATH)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connection.settimeout(PATIENCE)
+        connection.settimeout(TIMEOUT)
         connection.connect(f"/proc/self/fd/{directory}/{path.name}")
     except BaseException:
         connection.close()

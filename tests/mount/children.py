@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.mount.harness import PATIENCE
+from tests.mount.harness import TIMEOUT
 
 
 @contextlib.contextmanager
@@ -31,4 +31,4 @@ def child(script: str, *arguments: str | Path, cwd: Path | None = None) -> Itera
 
 def go(process: subprocess.Popen[str]) -> str:
     """Let a child go on to its end; what it said."""
-    return process.communicate("go\n", timeout=PATIENCE)[0]
+    return process.communicate("go\n", timeout=TIMEOUT)[0]

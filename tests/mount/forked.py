@@ -19,7 +19,7 @@ from pathlib import Path
 DEADLINE = 60.0
 """Seconds that a command may take, or a mount live, unless the test says otherwise."""
 
-PATIENCE = 15.0
+TIMEOUT = 15.0
 """Seconds to wait for what takes milliseconds, on a machine that has much else to do."""
 
 _COMMAND_SERVER = Path(__file__).with_name("command_server.py")
@@ -39,7 +39,7 @@ def _command_server() -> socket.socket:
 
     def end() -> None:
         ours.close()
-        server.wait(PATIENCE)
+        server.wait(TIMEOUT)
 
     atexit.register(end)
     return ours

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.mount.harness import PATIENCE
+from tests.mount.harness import TIMEOUT
 
 _SCRIPT = r"""
 import errno, os, random, select, sys
@@ -103,8 +103,8 @@ def hammering(*parts: tuple[str, Sequence[Path]]) -> Iterator[list[int]]:
 def _ended(process: subprocess.Popen[str]) -> tuple[str, str]:
     """End one, by its standard input, and give what it said on standard output, and of what went wrong."""
     try:
-        return process.communicate(timeout=PATIENCE)
+        return process.communicate(timeout=TIMEOUT)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
-        return "", f"it did not end within {PATIENCE:g} s"
+        return "", f"it did not end within {TIMEOUT:g} s"

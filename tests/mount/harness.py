@@ -40,7 +40,7 @@ import pytest
 from policyfs.host import mounts
 from policyfs.host.mounts import Mount
 from policyfs.policy.paths import HostPath
-from tests.mount.forked import DEADLINE, PATIENCE, forked
+from tests.mount.forked import DEADLINE, TIMEOUT, forked
 from tests.mount.watchdog import abort_connection
 
 PROGRAM = (sys.executable, "-I", "-c", "from policyfs.cli import main; main()")
@@ -49,7 +49,7 @@ PROGRAM = (sys.executable, "-I", "-c", "from policyfs.cli import main; main()")
 MODULE_DEADLINE = 300.0
 """The same for one that all tests of a module share, which take up to a minute on a machine that has nothing else to do."""
 
-LEAK_PATIENCE = 5.0
+LEAK_TIMEOUT = 5.0
 """Seconds until a descriptor that the daemon holds more than at the start is a leak: it keeps what was removed until the
 kernel forgets it."""
 
@@ -93,7 +93,7 @@ def require_fuse() -> None:
 # -- waiting and expecting -----------------------------------------------------------------------------------------------
 
 
-def until(holds: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
+def until(holds: Callable[[], Any], what: str, seconds: float = TIMEOUT) -> Any:
     """Wait until something holds that nobody announces, and give what it gave; fail after `seconds`."""
     end = time.monotonic() + seconds
     while True:
@@ -282,7 +282,7 @@ def ordinary_user(uid: int = 1000) -> Iterator[Person]:
             yield Person(home, holder.pid, uid)
         finally:
             holder.stdin.close()
-            holder.wait(PATIENCE)
+            holder.wait(TIMEOUT)
             holder.stdout.close()
 
 
@@ -342,7 +342,7 @@ def _directory() -> Iterator[Path]:
         if any(mount.point.startswith(os.fsencode(path) + b"/") for mount in mounts.mounts()):
             pytest.fail(f"a mount was left behind below {path}")
         # A daemon whose end nobody watched writes the last line of its journal meanwhile, and removes its socket.
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while True:
             try:
                 shutil.rmtree(path)
@@ -424,7 +424,7 @@ class Mounted:
         self.signal(signal.SIGKILL)
         self.ended()
 
-    def ended(self, seconds: float = PATIENCE) -> None:
+    def ended(self, seconds: float = TIMEOUT) -> None:
         """Wait until the daemon has ended; fail if it does not."""
         if not select.select([self._daemon], [], [], seconds)[0]:
             pytest.fail(f"the daemon did not end within {seconds:g} s{self._held()}")
@@ -569,7 +569,7 @@ def watchdog(point: Path, person: Person, process: int, deadline: float = DEADLI
             dog.stdin.flush()
         with contextlib.suppress(BrokenPipeError):
             dog.stdin.close()
-        acted = dog.wait(PATIENCE)
+        acted = dog.wait(TIMEOUT)
     assert acted == 0, f"the mount at {point} outlived {deadline:g} s, and the watchdog ended it"
 
 
@@ -606,7 +606,7 @@ def _look_over(view: Mounted, before: Counter[str] | None) -> None:
                 # How many, not which: a source that was moved meanwhile has another name.
                 return after - before if after.total() > before.total() else Counter()
 
-            end = time.monotonic() + LEAK_PATIENCE
+            end = time.monotonic() + LEAK_TIMEOUT
             while leaked() and time.monotonic() < end:
                 time.sleep(0.005)
             assert not leaked(), f"the daemon leaks descriptors: {dict(leaked())}"

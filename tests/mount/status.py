@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.mount.harness import PATIENCE, Mounted
+from tests.mount.harness import TIMEOUT, Mounted
 
 
 def status_of(view: Mounted) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def status_of(view: Mounted) -> dict[str, Any]:
     for path in (view.person.home / ".local/state/policyfs/run").glob("*.sock"):
         answer = bytearray()
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(PATIENCE)
+            connection.settimeout(TIMEOUT)
             connection.connect(str(path))
             connection.sendall(b'{"do": "status"}\n')
             while piece := connection.recv(1 << 16):

@@ -66,7 +66,7 @@ def test_the_watchdog_ends_a_wedged_mount(source: Path) -> None:
 
 def test_a_leaked_descriptor_fails(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that is still open at the end counts as a leak of the daemon's."""
-    monkeypatch.setattr(harness, "LEAK_PATIENCE", 0.2)
+    monkeypatch.setattr(harness, "LEAK_TIMEOUT", 0.2)
     (source / "a").write_text("text")
     opened = []
 
@@ -101,7 +101,7 @@ def test_a_busy_mount_fails_and_is_taken_away(source: Path) -> None:
     with pytest.raises(AssertionError, match="does not unmount"):
         stay()
     assert not views[0].is_mounted
-    stander[0].communicate(b"", timeout=harness.PATIENCE)
+    stander[0].communicate(b"", timeout=harness.TIMEOUT)
 
 
 def test_an_ordinary_users_namespace_keeps_no_other_mount_alive(source: Path) -> None:

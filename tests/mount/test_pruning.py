@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.mount.asked import live
-from tests.mount.harness import PATIENCE
+from tests.mount.harness import TIMEOUT
 
 SOFT_LIMIT = 300
 FILES = 1_500
@@ -46,12 +46,12 @@ def test_a_walk_leaves_few_nodes(large: Path) -> None:
             walked = subprocess.run(["find", point, "-ls"], capture_output=True, check=True)
             assert walked.stdout.count(b"\n") == FILES + FILES // 100 + 1
             most = mount.status()["nodes"]
-            end = time.monotonic() + PATIENCE
+            end = time.monotonic() + TIMEOUT
             while mount.status()["nodes"] > SOFT_LIMIT:
                 assert time.monotonic() < end, f"{mount.status()['nodes']} nodes of {most}"
                 time.sleep(0.02)
             assert os.pread(held, 10, 0) == b"1\n"
-            said, _ = inside.communicate("go\n", timeout=PATIENCE)
+            said, _ = inside.communicate("go\n", timeout=TIMEOUT)
             assert said == f"{point}/d1\n101\n"
         finally:
             os.close(held)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.harness import PATIENCE, absent, until
+from tests.mount.harness import TIMEOUT, absent, until
 from tests.sandbox.runs import PYTHON, Ground, bubblewrap_of
 
 KINDS = ("pipe", "fifo", "stream socket", "file", "device", "terminal")
@@ -331,7 +331,7 @@ def test_input_that_comes_bit_by_bit(one_tree: Ground) -> None:
     assert run.stdout is not None
     for number in range(50):
         run.stdin.write(b"%d\n" % number)
-        assert select.select([run.stdout], [], [], PATIENCE)[0]
+        assert select.select([run.stdout], [], [], TIMEOUT)[0]
         assert run.stdout.readline() == b"got %d\n" % number
     run.stdin.close()
     assert run.stdout.read() == b"end\n"

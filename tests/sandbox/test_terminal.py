@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from policyfs.sandbox.questions import Questions
-from tests.mount.harness import PATIENCE, absent, until
+from tests.mount.harness import TIMEOUT, absent, until
 from tests.sandbox.runs import PYTHON, Ground
 
 CTRL_C, CTRL_D, CTRL_Z, ESCAPE = "\x03", "\x04", "\x1a", "\x1b"
@@ -44,7 +44,7 @@ class Person:
 
     def sees(self, pattern: str) -> re.Match[str]:
         """Wait until this shows up after what was seen last."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while True:
             found = re.compile(pattern).search(self.seen, self._read)
             if found is not None:
@@ -62,7 +62,7 @@ class Person:
 
     def ended(self) -> int:
         """Wait for the end of the run, reading on, and give its exit status."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while self.run.poll() is None:
             if time.monotonic() > end:
                 pytest.fail(f"it did not end; last {self.seen[self._read :]!r}")
@@ -305,7 +305,7 @@ def test_a_closed_window_ends_everything(tree: Ground) -> None:
         person.sees("ready")
         os.close(person.terminal)
         os.close(person.keyboard)
-        assert person.run.wait(PATIENCE) == 128 + signal.SIGHUP
+        assert person.run.wait(TIMEOUT) == 128 + signal.SIGHUP
     until(lambda: not tree.leftovers(), "everything to be cleared away")
 
 

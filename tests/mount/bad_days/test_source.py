@@ -20,7 +20,7 @@ from policyfs.policy.paths import Name
 from policyfs.source.root import Root
 from tests.mount import harness
 from tests.mount.bad_days.ground import view_of
-from tests.mount.harness import PATIENCE, PROGRAM, errno_of, mounted, refused, until
+from tests.mount.harness import PROGRAM, TIMEOUT, errno_of, mounted, refused, until
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def faulty_source(point: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]
         finally:
             person.unmount(point, lazily=True)
             server.kill()
-            server.wait(PATIENCE)
+            server.wait(TIMEOUT)
             server.stdout.close()
 
 
@@ -167,7 +167,7 @@ def test_a_source_whose_server_dies(source: Path) -> None:
     with faulty_source(source) as server, mounted(source, "/=stage") as view:
         assert (view.point / "good").read_bytes() == b"good"
         server.kill()
-        server.wait(PATIENCE)
+        server.wait(TIMEOUT)
         for act, arguments in (
             (os.stat, (view.point / "unseen",)),
             (os.open, (view.point / "bad-read", os.O_RDWR)),
@@ -244,7 +244,7 @@ def test_killed_callers_leave_nothing_behind(source: Path) -> None:
             for caller in callers:
                 os.killpg(caller.pid, signal.SIGKILL)
             for caller in callers:
-                caller.wait(PATIENCE)
+                caller.wait(TIMEOUT)
         assert (view.point / "7").stat().st_size == 65536
         (view.point / "after").touch()
 
@@ -280,7 +280,7 @@ def test_a_lazily_opened_file_is_opened_once(source: Path, monkeypatch: pytest.M
     def slow(reached: int, flags: int) -> int:
         if threading.current_thread() is not threading.main_thread():
             entered.set()
-            leave.wait(PATIENCE)
+            leave.wait(TIMEOUT)
         return reopen(reached, flags)
 
     monkeypatch.setattr(Root, "reopen", staticmethod(slow))
@@ -298,10 +298,10 @@ def test_a_lazily_opened_file_is_opened_once(source: Path, monkeypatch: pytest.M
     file.open_now()
     syncing = threading.Thread(target=sync)
     syncing.start()
-    entered.wait(PATIENCE)
+    entered.wait(TIMEOUT)
     assert bytes(file.read(0, 100)) == b"content"
     leave.set()
-    syncing.join(PATIENCE)
+    syncing.join(TIMEOUT)
     assert (held(), failures) == (1, [])
     file.close()
     assert held() == 0

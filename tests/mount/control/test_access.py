@@ -15,7 +15,7 @@ import pytest
 
 from tests.mount.asked import Live, ask, connected, sockets
 from tests.mount.control.ground import FAILED, MACHINE
-from tests.mount.harness import PATIENCE, Person, absent, errno_of, mounted, myself, refused
+from tests.mount.harness import TIMEOUT, Person, absent, errno_of, mounted, myself, refused
 from tests.mount.places import names
 
 
@@ -90,7 +90,7 @@ def connecting(lively: Live, *wrapper: str, first: str = "") -> str:
         [*wrapper, sys.executable, "-I", "-S", "-c", first + _CONNECT, str(lively.socket)],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -21,7 +21,7 @@ import pytest
 from policyfs.daemon import control
 from tests.mount.asked import Live, answered, asking_for, connected, live
 from tests.mount.control.ground import FAILED, LEVEL, told, told_of
-from tests.mount.harness import PATIENCE, errno_of, until
+from tests.mount.harness import TIMEOUT, errno_of, until
 
 
 @pytest.mark.parametrize("do", ["status", "reload", "grant", "revoke", "", "unmount"])
@@ -42,7 +42,7 @@ def test_who_may_ask_need_not_live_outside(lively: Live, asking_socket: Path) ->
     )
     script += 'print(json.dumps(ask(Path(sys.argv[2]), do="view")))'
     words = ["unshare", "-m", sys.executable, "-c", script, str(Path(__file__).parents[3]), str(asking_socket)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     assert json.loads(done.stdout or "null") == lively.ask(do="view"), done.stderr
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests.mount.asked import Live, live
 from tests.mount.control.ground import FAILED, LEVEL, PLACE, USAGE, told_of
-from tests.mount.harness import PATIENCE, PROGRAM, absent, errno_of, mounted, myself, refused, until
+from tests.mount.harness import PROGRAM, TIMEOUT, absent, errno_of, mounted, myself, refused, until
 
 
 def test_the_level_is_an_attribute(lively: Live) -> None:
@@ -173,7 +173,7 @@ def test_status_goes_on_watching(lively: Live) -> None:
             lively.grant("/away", "ro")
             until(lambda: shows(b"/away"), "the table drawn again")
             os.killpg(watching.pid, signal.SIGINT)
-            assert watching.wait(PATIENCE) == 130
+            assert watching.wait(TIMEOUT) == 130
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(watching.pid, signal.SIGKILL)

@@ -20,7 +20,7 @@ from policyfs.control import client
 from policyfs.policy.paths import HostPath
 from tests.mount.asked import Live, answered, ask, asking_for, connected, live
 from tests.mount.control.ground import FAILED, USAGE
-from tests.mount.harness import PATIENCE, errno_of, until
+from tests.mount.harness import TIMEOUT, errno_of, until
 
 NONSENSE = {
     "empty": b"",
@@ -102,7 +102,7 @@ def test_a_slow_peer_is_not_waited_for(lively: Live, asking_socket: Path) -> Non
         began = time.monotonic()
         assert lively.status()["mountpoint"] == str(lively.view.point)
         assert ask(asking_socket, do="view")
-        assert time.monotonic() - began < PATIENCE
+        assert time.monotonic() - began < TIMEOUT
         for connection in slow:
             assert_told(connection.makefile("rb").read())
 
@@ -119,7 +119,7 @@ def test_a_peer_that_does_not_read_is_left(source: Path, tmp_path: Path) -> None
                 for connection in unread:
                     connection.sendall(request)
                 # It begins to answer, and has more to say than a socket holds.
-                assert all(select.select([connection], [], [], PATIENCE)[0] for connection in unread)
+                assert all(select.select([connection], [], [], TIMEOUT)[0] for connection in unread)
                 assert lively.status()["nodes"]
                 for connection in unread[1:]:
                     connection.sendall(b"more")
@@ -181,7 +181,7 @@ def test_who_asks_a_busy_daemon_waits(lively: Live, monkeypatch: pytest.MonkeyPa
         for connection in before:
             connection.shutdown(socket.SHUT_WR)
             assert_told(connection.makefile("rb").read())
-        waiting.join(PATIENCE)
+        waiting.join(TIMEOUT)
     assert told == [lively.ask(do="view")]
 
 
@@ -193,5 +193,5 @@ def filled(stack: contextlib.ExitStack, path: Path) -> list[socket.socket]:
         connection.setblocking(False)
         if errno_of(connection.connect, str(path)) == "EAGAIN":
             return taken
-        connection.settimeout(PATIENCE)
+        connection.settimeout(TIMEOUT)
         taken.append(connection)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.mount import harness
-from tests.mount.harness import PATIENCE, PROGRAM, Person, errno_of, refused, watchdog
+from tests.mount.harness import PROGRAM, TIMEOUT, Person, errno_of, refused, watchdog
 from tests.mount.lifecycle.ground import DONE, FAILED, PLACE, POLICY, assert_refused, mounted
 
 
@@ -121,13 +121,13 @@ def foreground(person: Person, source: Path, point: Path, *words: str) -> Iterat
     )
     assert daemon.stdout is not None
     try:
-        assert "is mounted" in daemon.stdout.readline(), daemon.communicate(timeout=PATIENCE)
+        assert "is mounted" in daemon.stdout.readline(), daemon.communicate(timeout=TIMEOUT)
         with watchdog(point, person, daemon.pid):
             yield daemon
     finally:
         if daemon.poll() is None:
             daemon.kill()
-        daemon.communicate(timeout=PATIENCE)
+        daemon.communicate(timeout=TIMEOUT)
         if person.mount_at(point) is not None:
             person.unmount(point, lazily=True)
             pytest.fail("the mount was left behind")
@@ -139,7 +139,7 @@ def test_it_stays_in_the_foreground_until_ctrl_c(person: Person, source: Path, p
         (point / "f").write_text("x")
         assert daemon.poll() is None
         daemon.send_signal(signal.SIGINT)
-        _, said = daemon.communicate(timeout=PATIENCE)
+        _, said = daemon.communicate(timeout=TIMEOUT)
         assert daemon.returncode == DONE
         assert person.mount_at(point) is None
         assert f"serving, process {daemon.pid}" in said
@@ -152,7 +152,7 @@ def test_in_the_foreground_it_ends_when_it_is_unmounted(person: Person, source: 
     """umount from elsewhere ends the process with 0."""
     with foreground(person, source, point, "-g", "/=ro") as daemon:
         assert person.policyfs("umount", point).returncode == DONE
-        daemon.communicate(timeout=PATIENCE)
+        daemon.communicate(timeout=TIMEOUT)
         assert daemon.returncode == DONE
 
 
@@ -163,5 +163,5 @@ def test_a_fault_in_the_foreground_is_one_line_too(person: Person, source: Path,
         daemon = person.popen(
             *PROGRAM, "mount", source, point, "-f", *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        told, said = daemon.communicate(timeout=PATIENCE)
+        told, said = daemon.communicate(timeout=TIMEOUT)
         assert (daemon.returncode, told, said) == (POLICY, "", background.stderr)

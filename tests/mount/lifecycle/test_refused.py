@@ -13,7 +13,7 @@ import pytest
 from policyfs.daemon import interpreter, start
 from policyfs.daemon.request import MountRequest, Ready
 from policyfs.opening.load import PolicyOptions
-from tests.mount.harness import PATIENCE, PROGRAM, Person, refused
+from tests.mount.harness import PROGRAM, TIMEOUT, Person, refused
 from tests.mount.lifecycle.ground import DONE, MACHINE, PLACE, POLICY, USAGE, assert_refused, mounted
 
 
@@ -175,7 +175,7 @@ def test_rules_that_only_one_process_can_read(person: Person, source: Path, poin
         with open(person.home / "rules.toml") as given:
             done = subprocess.run(
                 person.command(*PROGRAM, *words, *rules),
-                env=person.environment, stdin=given, capture_output=True, text=True, timeout=PATIENCE, check=False,
+                env=person.environment, stdin=given, capture_output=True, text=True, timeout=TIMEOUT, check=False,
             )  # fmt: skip
         assert_refused(done, POLICY, str(file), "write the rules to a file")
     assert person.mount_at(point) is None

@@ -21,7 +21,7 @@ import pytest
 
 from tests.mount.asked import Live, asking_for, live
 from tests.mount.children import child
-from tests.mount.harness import MODULE_DEADLINE, PATIENCE, errno_of, until
+from tests.mount.harness import MODULE_DEADLINE, TIMEOUT, errno_of, until
 from tests.mount.live.ground import Ground
 
 _READER = """
@@ -242,7 +242,7 @@ def test_changes_while_find_runs(ground: Ground) -> None:
             def hear(
                 finding: subprocess.Popen[str] = finding, said: list[str] = said, ready: threading.Event = ready
             ) -> None:
-                said.extend(finding.communicate(timeout=PATIENCE))
+                said.extend(finding.communicate(timeout=TIMEOUT))
                 ready.set()
 
             hearing = threading.Thread(target=hear)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.mount.asked import Fault, Live, live
-from tests.mount.harness import PATIENCE, errno_of, until
+from tests.mount.harness import TIMEOUT, errno_of, until
 from tests.mount.live.ground import opened
 from tests.mount.places import names
 
@@ -146,7 +146,7 @@ def test_changes_that_come_together_all_hold(source: Path) -> None:
 
         def change(act: Callable[..., None], *arguments: str) -> None:
             try:
-                start.wait(PATIENCE)
+                start.wait(TIMEOUT)
                 act(*arguments)
             except BaseException as error:
                 faults.append(error)
@@ -158,6 +158,6 @@ def test_changes_that_come_together_all_hold(source: Path) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
         assert not faults
         assert names(lively.view.point) == sorted(f"g{number}" for number in range(count))
