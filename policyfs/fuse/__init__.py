@@ -1,11 +1,12 @@
-"""The mount: FUSE requests translated to the view and back, and the life of the process that does it.
+"""The mount: FUSE requests translated to the view and back.
 
-Answering: `handlers` are the handlers, `guard` what stands between a handler and the kernel, `nodes` the inode numbers the
-kernel holds, `handles` what is open, `removed` what lost its name while it was in use, `directories` what a directory holds,
-`entries` attributes as pyfuse3 wants them, `content` small files sent ahead.
+Answering: `handlers` are the requests, `guard` what stands between a handler and the kernel, `reach` the way to an object
+that is asked for by its inode number, `directories` listings, `replies` and `entries` what is answered, `handles` what is
+open, `removed` what lost its name while it was in use.
 
-Keeping the kernel's caches true, this process small and nobody waiting: `kernel_cache`, `source_watch`, `pruning`, `memory`,
-`polling`, `waiting`.
+Keeping what the kernel has true: `kernel_cache` is what it was told, and opens with the theory; `nodes` the inode numbers;
+`source_watch` reports what others change, `policy_switch` another policy; `content` sends small files ahead; `pruning` has
+the kernel forget what it has not used for long.
 
-Changing: `policy_switch` puts another policy in force, `recorder` writes to the journal.
+Keeping this process small and nobody waiting: `memory`, `names`, `polling`, `waiting`. `recorder` tells the journal.
 """
