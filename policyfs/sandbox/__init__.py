@@ -3,6 +3,6 @@
 The pure half turns values into values: `layout` a sandbox into bubblewrap's arguments, `admission` a place into a reason
 why it may not be shown, `environment` one environment into another, `streams.treatment` a descriptor into what is done
 with it. The shell around it reads the machine (`machine`), makes the private directory (`run_directory`), sees to the end
-after every kind of it (`keeper`), passes the terminal on (`streams`, `terminal`), confines what bubblewrap does not
+after every kind of it (`supervisor`), passes the terminal on (`streams`, `terminal`), confines what bubblewrap does not
 (`confine`), and puts these in order (`run`).
 """

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from policyfs.host.harden import prctl
 from policyfs.policy.paths import display
 from policyfs.sandbox import confine, resolv_conf
-from policyfs.sandbox.keeper import PR_SET_CHILD_SUBREAPER, detach, end_children
 from policyfs.sandbox.layout import SystemPlace
 from policyfs.sandbox.name_servers import NameServer, passing_on
 from policyfs.sandbox.namespaces import CLONE_NEWNET, enter, in_a_thread, own_user_namespace, unshare
 from policyfs.sandbox.routing import NETWORK, TAP, Routing
+from policyfs.sandbox.supervisor import PR_SET_CHILD_SUBREAPER, detach, end_children
 
 _TUN = b"/dev/net/tun"
 _MTU = 65520

@@ -19,9 +19,9 @@ from collections.abc import Callable, Sequence
 from policyfs.host.errors import Exit, UserFault
 from policyfs.sandbox import machine, resolv_conf
 from policyfs.sandbox.gateway import LONGEST_ANSWER, Unavailable, Work
-from policyfs.sandbox.keeper import Keeper
 from policyfs.sandbox.layout import SystemPlace
 from policyfs.sandbox.namespaces import CLONE_NEWNET, CLONE_NEWUSER, enter, own_user_namespace
+from policyfs.sandbox.supervisor import Supervisor
 
 
 class Network(enum.StrEnum):
@@ -49,7 +49,7 @@ def _found(program: str, package: str) -> str:
 class Gateway:
     """The gateway of a run, as `policyfs run` knows it."""
 
-    def __init__(self, keeper: Keeper, bubblewrap: bytes, system: Sequence[SystemPlace]) -> None:
+    def __init__(self, supervisor: Supervisor, bubblewrap: bytes, system: Sequence[SystemPlace]) -> None:
         """Begin to make a network. `system` are the places of the system's programs. Raises `Unavailable`."""
         slirp, ip = _found("slirp4netns", "slirp4netns"), _found("ip", "iproute2")
         configuration = resolv_conf.outside()
@@ -57,7 +57,7 @@ class Gateway:
         """The command's /etc/resolv.conf."""
         work = Work(bubblewrap, slirp, ip, system, len(resolv_conf.name_servers(configuration)))
         self._answers, answers = socket.socketpair()
-        keeper.accompany(lambda lease, log: work.run(lease, log, answers))
+        supervisor.accompany(lambda lease, log: work.run(lease, log, answers))
         answers.close()
         self._namespaces: list[int] = []
 
@@ -89,13 +89,13 @@ class Gateway:
         return self._answers.recv(LONGEST_ANSWER).decode() or "the process that keeps it up ended"
 
 
-def begin(asked: Network | None, keeper: Keeper, bubblewrap: bytes, tell: Callable[[str], None]) -> Gateway | None:
+def begin(asked: Network | None, supervisor: Supervisor, bubblewrap: bytes, tell: Callable[[str], None]) -> Gateway | None:
     """Begin to make a network of the command's own, where it is to have one. Where it cannot be made: None, and `tell`
     gets the reason, if nothing was `asked`. Raises `UserFault` if it was."""
     if asked not in (None, Network.INTERNET):
         return None
     try:
-        return Gateway(keeper, bubblewrap, machine.program_places())
+        return Gateway(supervisor, bubblewrap, machine.program_places())
     except Unavailable as reason:
         _unavailable(asked, reason, tell)
         return None

@@ -1,7 +1,7 @@
 """One run from beginning to end: the order of things.
 
 The daemon is started first and mounts while everything else is checked; nothing is run before all of it is well. The end
-is the keeper's, whatever ends the run.
+is the supervisor's, whatever ends the run.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from policyfs.sandbox import admission, confine, inside, layout, machine, networ
 from policyfs.sandbox.command import Command, launcher
 from policyfs.sandbox.course import Course
 from policyfs.sandbox.environment import EnvironmentFault, environment
-from policyfs.sandbox.keeper import Keeper
 from policyfs.sandbox.layout import Place, Sandbox, SystemPlace
 from policyfs.sandbox.network import Gateway, Network
 from policyfs.sandbox.resolv_conf import RESOLV_CONF
 from policyfs.sandbox.run_directory import RunDirectory
 from policyfs.sandbox.signals import EndedBySignal, Ending, ignore_signals
 from policyfs.sandbox.streams import RefusedStream, Streams
+from policyfs.sandbox.supervisor import Supervisor
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def _run(wanted: Wanted, tell: Callable[[str], None], ending: Ending, interprete
     directory = RunDirectory.make()
     try:
         daemon = Daemon(log, interpreter)
-        keeper = Keeper(directory, daemon.pidfd, log)
+        supervisor = Supervisor(directory, daemon.pidfd, log)
     except BaseException:
         directory.remove()
         raise
@@ -128,7 +128,7 @@ def _run(wanted: Wanted, tell: Callable[[str], None], ending: Ending, interprete
                 ask=os.fsdecode(directory.ask),
             )
         )
-        gateway = network.begin(wanted.network, keeper, tools.bubblewrap, tell)
+        gateway = network.begin(wanted.network, supervisor, tools.bubblewrap, tell)
         probe = tools.probe()
         try:
             streams = _streams()
@@ -157,7 +157,9 @@ def _run(wanted: Wanted, tell: Callable[[str], None], ending: Ending, interprete
                 "Linux 6.12 and a bubblewrap that is not set-uid, or another --network"
             )
         command = [os.fsencode(word) for word in wanted.command]
-        started = _Started(tools, sandbox, files, filters, command, streams, keeper, gateway, close_sockets=close_sockets)
+        started = _Started(
+            tools, sandbox, files, filters, command, streams, supervisor, gateway, close_sockets=close_sockets
+        )
         status = started.finish(streams)
         for error in streams.errors():
             tell(f"{error}; what the command wrote there after that is lost")
@@ -170,7 +172,7 @@ def _run(wanted: Wanted, tell: Callable[[str], None], ending: Ending, interprete
         return status
     finally:
         ignore_signals()
-        cleared = keeper.finish()
+        cleared = supervisor.finish()
         daemon.forget()
         if not cleared:
             tell(f"the view could not be cleared away; see `findmnt {for_shell(directory.view)}` and {log}")
@@ -202,7 +204,7 @@ class _Started:
         filters: Sequence[bytes],
         command: Sequence[bytes],
         streams: Streams,
-        keeper: Keeper,
+        supervisor: Supervisor,
         gateway: Gateway | None,
         *,
         close_sockets: bool,
@@ -251,8 +253,8 @@ class _Started:
                 preexec_fn=confined,
             )
 
-        self._keeper = keeper
-        self._bubblewrap = keeper.hold(start)
+        self._supervisor = supervisor
+        self._bubblewrap = supervisor.hold(start)
         for descriptor in (listed, status_write, *handed):
             os.close(descriptor)
         self._status = os.fdopen(status_read, "rb")
@@ -265,7 +267,7 @@ class _Started:
         try:
             streams.started()
             if self._init is not None:
-                course.until_ended(Command(self._init), self._bubblewrap.ended, self._keeper.end_sandbox)
+                course.until_ended(Command(self._init), self._bubblewrap.ended, self._supervisor.end_sandbox)
             else:
                 self._bubblewrap.wait()
             # What bubblewrap complained of, too.

@@ -1,6 +1,6 @@
 """The private directory of one run: the mountpoint of its view, and the socket that the command may ask.
 
-It is locked as long as anybody of the run is there to clear it away. One whose lock is free is what a run and its keeper
+It is locked as long as anybody of the run is there to clear it away. One whose lock is free is what a run and its supervisor
 left that were both killed: the next run clears it away.
 """
 
@@ -93,7 +93,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _clear_if_left(path: Path) -> None:
-    """Clear away a directory whose run and keeper are both gone. What resists is left for the next time: it is in
+    """Clear away a directory whose run and supervisor are both gone. What resists is left for the next time: it is in
     nobody's way."""
     try:
         lock = _lock(path / _LOCK)

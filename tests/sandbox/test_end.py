@@ -79,7 +79,7 @@ def test_a_sandbox_ends_with_its_parent(tree: Ground) -> None:
 
 
 def test_what_a_killed_run_and_its_keeper_left_is_cleared_away_by_the_next(one_tree: Ground) -> None:
-    """Where the keeper is killed with the run, the command ends, and the next run ends the mount and removes the
+    """Where the supervisor is killed with the run, the command ends, and the next run ends the mount and removes the
     directory."""
     run = one_tree.start("sh", "-c", "echo ready; exec sleep 1000", stdout=subprocess.PIPE)
     assert run.stdout is not None

@@ -4,22 +4,22 @@ Theory. A run leaves a mount, a daemon, a directory and the processes of a sandb
 be killed with SIGKILL at any time. So clearing away is done by two processes of its own, which a pipe wakes: the kernel
 closes its other end whatever ends `policyfs run`. A normal end goes the same way, and `policyfs run` waits for it.
 
-* The keeper is forked before anything is mounted and waits for the lease, a pipe whose other end `policyfs run` and the
-  holder have. Then it tells the daemon to unmount, and removes the directory.
-* The holder is bubblewrap's parent. It ends when nothing of the sandbox is left, and with it its end of the lease, so
+* The supervisor is forked before anything is mounted and waits for the lease, a pipe whose other end `policyfs run` and the
+  reaper have. Then it tells the daemon to unmount, and removes the directory.
+* The reaper is bubblewrap's parent. It ends when nothing of the sandbox is left, and with it its end of the lease, so
   that the command and everything it started is gone before the view is. What waits for a view that does not answer
-  cannot be ended before that view is: after a while the holder lets go of the lease, and waits on. The tether, a pipe whose
-  other end `policyfs run` has alone, tells it to kill the sandbox: when `policyfs run` ends, or asks for it. Should the
-  holder be killed, bubblewrap dies with it (--die-with-parent).
+  cannot be ended before that view is: after a while the reaper lets go of the lease, and waits on. The liveness pipe,
+  whose other end only `policyfs run` has, tells it to kill the sandbox: when `policyfs run` ends, or asks for it. Should
+  the reaper be killed, bubblewrap dies with it (--die-with-parent).
 
 * A companion does something else for the run, the gateway of its network for instance. It ends with the lease, too.
 
 bubblewrap is not a child of `policyfs run`, because it would die with that at any moment of its own start. Until the sandbox
 is made its first process waits for it in a way that does not end with it (an eventfd that both have open), and nobody
 has been told yet of that process: seen in 4 of 270 runs that were killed while they started, it stayed for good. The
-holder is a subreaper (prctl(2)): whatever of the sandbox loses its parent becomes its child, told of or not.
+reaper is a subreaper (prctl(2)): whatever of the sandbox loses its parent becomes its child, told of or not.
 
-Processes are named by pidfd or by their parent, never by a number that may be somebody else's by then. Should the keeper
+Processes are named by pidfd or by their parent, never by a number that may be somebody else's by then. Should the supervisor
 be killed as well, the lock on the directory is free: the next run finds it and clears it away.
 """
 
@@ -48,7 +48,7 @@ PR_SET_CHILD_SUBREAPER = 36
 """prctl(2)."""
 
 
-class Keeper:
+class Supervisor:
     """The process that clears away, and the end of every other process of a run."""
 
     def __init__(self, directory: RunDirectory, daemon: int, log: str) -> None:
@@ -57,16 +57,16 @@ class Keeper:
         self._daemon = daemon
         self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         self._lease_read, self._lease = os.pipe()
-        self._process = _fork(lambda: _keep(directory, daemon, self._lease_read, self._log))
-        self._tether_read, self._tether = os.pipe()
-        self._holder: int | None = None
+        self._process = _fork(lambda: _supervise(directory, daemon, self._lease_read, self._log))
+        self._liveness_read, self._liveness = os.pipe()
+        self._reaper: int | None = None
         self._companions: list[int] = []
 
     def hold(self, start: Callable[[], subprocess.Popen[bytes]]) -> Held:
         """Have bubblewrap started by `start`, in a process that ends with everything it started: when bubblewrap does, or
         when this process ends."""
         answer_read, answer = os.pipe()
-        self._holder = _fork(lambda: _hold(start, self._tether_read, self._lease, answer, self._log))
+        self._reaper = _fork(lambda: _reap(start, self._liveness_read, self._lease, answer, self._log))
         os.close(answer)
         return Held(answer_read)
 
@@ -77,17 +77,17 @@ class Keeper:
 
     def end_sandbox(self) -> None:
         """Have everything of the sandbox killed."""
-        if self._tether >= 0:
-            os.close(self._tether)
-            self._tether = -1
+        if self._liveness >= 0:
+            os.close(self._liveness)
+            self._liveness = -1
 
     def finish(self) -> bool:
-        """Let everything be cleared away, and say whether it was. Where the keeper is gone it is done here."""
+        """Let everything be cleared away, and say whether it was. Where the supervisor is gone it is done here."""
         self.end_sandbox()
-        for descriptor in (self._tether_read, self._lease, self._lease_read, self._log):
+        for descriptor in (self._liveness_read, self._lease, self._lease_read, self._log):
             os.close(descriptor)
-        if self._holder is not None:
-            os.waitpid(self._holder, 0)
+        if self._reaper is not None:
+            os.waitpid(self._reaper, 0)
         for companion in self._companions:
             os.waitpid(companion, 0)
         _, status = os.waitpid(self._process, 0)
@@ -156,7 +156,7 @@ def detach(keep: set[int], log: int) -> None:
     harden()
 
 
-def _keep(directory: RunDirectory, daemon: int, lease: int, log: int) -> bool:
+def _supervise(directory: RunDirectory, daemon: int, lease: int, log: int) -> bool:
     detach({lease, daemon, directory.lock}, log)
     os.read(lease, 1)
     left = _clear_away(directory, daemon)
@@ -165,16 +165,16 @@ def _keep(directory: RunDirectory, daemon: int, lease: int, log: int) -> bool:
     return left is None
 
 
-def _hold(start: Callable[[], subprocess.Popen[bytes]], tether: int, lease: int, answer: int, log: int) -> bool:
+def _reap(start: Callable[[], subprocess.Popen[bytes]], liveness: int, lease: int, answer: int, log: int) -> bool:
     prctl(PR_SET_CHILD_SUBREAPER, 1, "PR_SET_CHILD_SUBREAPER")
     try:
         bubblewrap = start()
     except (OSError, subprocess.SubprocessError) as error:
         os.write(answer, json.dumps(str(error)).encode())
         return False
-    detach({tether, lease, answer}, log)
+    detach({liveness, lease, answer}, log)
     waiting = select.poll()
-    waiting.register(tether, select.POLLIN)
+    waiting.register(liveness, select.POLLIN)
     waiting.register(os.pidfd_open(bubblewrap.pid), select.POLLIN)
     waiting.poll()
     status = bubblewrap.poll()
