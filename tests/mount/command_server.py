@@ -118,8 +118,10 @@ def exiting() -> Any:
         sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
     finally:
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
+            # None where the command closed it.
+            if stream is not None:
+                with contextlib.suppress(OSError, ValueError):
+                    stream.flush()
         os._exit(status)
 
 

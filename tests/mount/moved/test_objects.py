@@ -161,6 +161,8 @@ def test_a_directory_replaced_by_a_link(ground: Ground) -> None:
     (ground.behind / "here/x").symlink_to("../there/x")
     path = ground.inside / "here/x"
     until(lambda: os.path.islink(path), "the link is seen")
+    # The kernel was told that there/x is missing; it hears that this is no longer so a moment after the link is seen.
+    until(path.exists, "what it leads to is seen")
     ground.at_once(lambda: names(path) == ["f"], "what it leads to is listed by the rules of its place")
     assert errno_of(os.stat, path / "secret") == "ENOENT"
     until(lambda: errno_of(lambda: os.stat("secret", dir_fd=directory)) in GONE, "nor by the directory")
