@@ -6,15 +6,15 @@ Each runs for `--race-seconds` and prints what it tried. The hidden files say SE
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from tests.adversary.conftest import give
 from tests.adversary.source_state import changes, state_of
-from tests.mount.harness import mounted
+from tests.mount.harness import Person, mounted
 
 HIDDEN_SIZE = 4242
 """As in races.c: no file that is shown is as long."""
@@ -31,16 +31,9 @@ class Counts(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def races(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The attacking program, compiled."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler here")
-    program = tmp_path_factory.mktemp("races") / "races"
-    subprocess.run(
-        [compiler, "-O2", "-Wall", "-Wno-format-truncation", "-o", program, Path(__file__).with_name("races.c")], check=True
-    )
-    return program
+def races(compiled: Callable[[str], Path]) -> Path:
+    """The attacking program."""
+    return compiled("races")
 
 
 @pytest.fixture
@@ -57,11 +50,10 @@ def hide_something_in(directory: Path) -> None:
         (directory / name).write_text(("SECRET" * HIDDEN_SIZE)[:HIDDEN_SIZE])
 
 
-def attack(races: Path, seconds: float, view: Path, source: Path, mode: str) -> list[Counts]:
+def attack(person: Person, races: Path, seconds: float, view: Path, source: Path, mode: str) -> list[Counts]:
     """Run the attack, print its counts and prove that each actor did something."""
-    done = subprocess.run(
-        [races, str(seconds), view, source, mode], capture_output=True, text=True, timeout=seconds + 60, check=True
-    )
+    done = person.run(races, str(seconds), view, source, mode, timeout=seconds + 60)
+    assert done.returncode == 0, done.stderr
     counts = []
     for line in done.stdout.splitlines():
         actor, *numbers = line.split()
@@ -81,41 +73,42 @@ def saw_nothing_hidden(counts: list[Counts]) -> None:
     assert {one.actor: (one.hidden_bytes, one.hidden_names) for one in counts} == {one.actor: (0, 0) for one in counts}
 
 
-def test_swaps_in_the_source_lead_nowhere(races: Path, seconds: float, source: Path) -> None:
+def test_swaps_in_the_source_lead_nowhere(races: Path, seconds: float, ground: Path, person: Person) -> None:
     """A directory or a file that its owner swaps for a link to a hidden one, again and again, never leads a session's
     reader to a hidden byte or name, nor a writer out of what it may change."""
-    hide_something_in(source / "hidden")
-    (source / "fixed").mkdir()
-    (source / "fixed" / "hidden-secret").write_text("read me")
+    hide_something_in(ground / "hidden")
+    (ground / "fixed").mkdir()
+    (ground / "fixed" / "hidden-secret").write_text("read me")
     for place in ("open", "stage"):
-        (source / place).mkdir()
-        (source / place / "dir").mkdir()
-        (source / place / "dir" / "plain").write_text("open")
-        (source / place / "dirlink").symlink_to("../hidden")
-        (source / place / "file").write_text("open")
-        (source / place / "filelink").symlink_to("../hidden/plain")
-    (source / "stage" / "mixed").mkdir()
+        (ground / place).mkdir()
+        (ground / place / "dir").mkdir()
+        (ground / place / "dir" / "plain").write_text("open")
+        (ground / place / "dirlink").symlink_to("../hidden")
+        (ground / place / "file").write_text("open")
+        (ground / place / "filelink").symlink_to("../hidden/plain")
+    (ground / "stage" / "mixed").mkdir()
     # Not hidden, but not to be changed either: whoever walks through this link must be judged by where it leads.
-    (source / "stage" / "mixedlink").symlink_to("../fixed")
+    (ground / "stage" / "mixedlink").symlink_to("../fixed")
     # The swapped names themselves change, by their owner's hand; what they stand for may not.
-    kept = [source / "hidden", source / "fixed"]
+    kept = [ground / "hidden", ground / "fixed"]
+    give(ground, person)
     before = [state_of(place) for place in kept]
-    with mounted(source, "/=ro", "/stage=stage", "/hidden=none", deadline=seconds + 60) as view:
-        counts = attack(races, seconds, view.point, source, "source")
+    with mounted(ground, "/=ro", "/stage=stage", "/hidden=none", deadline=seconds + 60, person=person) as view:
+        counts = attack(person, races, seconds, view.point, ground, "source")
     saw_nothing_hidden(counts)
     assert [changes(old, state_of(place)) for old, place in zip(before, kept, strict=True)] == [[], []]
-    assert sorted(os.listdir(source)) == ["fixed", "hidden", "open", "stage"]
-    assert set(os.listdir(source / "open")) == {"dir", "dirlink", "file", "filelink"}
+    assert sorted(os.listdir(ground)) == ["fixed", "hidden", "open", "stage"]
+    assert set(os.listdir(ground / "open")) == {"dir", "dirlink", "file", "filelink"}
     for name in ("file", "filelink"):
-        path = source / "open" / name
+        path = ground / "open" / name
         assert path.is_symlink() or path.read_text() == "open"
 
 
-def test_swaps_through_the_mount_lead_nowhere(races: Path, seconds: float, source: Path) -> None:
+def test_swaps_through_the_mount_lead_nowhere(races: Path, seconds: float, ground: Path, person: Person) -> None:
     """A session that swaps its own directories, so that the links in them land elsewhere from one moment to the next,
     reads and changes nothing beyond what it may."""
-    hide_something_in(source / "target")
-    stage = source / "stage"
+    hide_something_in(ground / "target")
+    stage = ground / "stage"
     for place in ("target", "one", "deep", "deep/two", "dir", "deep/dir"):
         (stage / place).mkdir(parents=True)
     for place in ("target/plain", "file", "deep/file"):
@@ -125,25 +118,27 @@ def test_swaps_through_the_mount_lead_nowhere(races: Path, seconds: float, sourc
     (stage / "deep/two/up").symlink_to("../../target")
     (stage / "one/link").symlink_to("../target/plain")
     (stage / "one/up").symlink_to("../target")
-    before = state_of(source, except_below=("stage",))
-    with mounted(source, "/=ro", "/stage=stage", "/target=none", deadline=seconds + 60) as view:
-        counts = attack(races, seconds, view.point, source, "mount")
+    give(ground, person)
+    before = state_of(ground, except_below=("stage",))
+    with mounted(ground, "/=ro", "/stage=stage", "/target=none", deadline=seconds + 60, person=person) as view:
+        counts = attack(person, races, seconds, view.point, ground, "mount")
     saw_nothing_hidden(counts)
-    assert changes(before, state_of(source, except_below=("stage",))) == []
+    assert changes(before, state_of(ground, except_below=("stage",))) == []
 
 
-def test_attack_finds_what_is_open(races: Path, source: Path) -> None:
+def test_attack_finds_what_is_open(races: Path, ground: Path, person: Person) -> None:
     """The attack itself works: on the plain tree, without a view, it finds what the view has to keep from it."""
-    hide_something_in(source / "hidden")
+    hide_something_in(ground / "hidden")
     for place in ("open", "stage"):
-        (source / place / "dir").mkdir(parents=True)
-        (source / place / "dirlink").symlink_to("../hidden")
-        (source / place / "file").write_text("open")
-        (source / place / "filelink").symlink_to("../hidden/plain")
-    (source / "stage" / "mixed").mkdir()
-    (source / "stage" / "mixedlink").symlink_to("../hidden")
-    before = state_of(source / "hidden")
-    counts = attack(races, 0.5, source, source, "source")
+        (ground / place / "dir").mkdir(parents=True)
+        (ground / place / "dirlink").symlink_to("../hidden")
+        (ground / place / "file").write_text("open")
+        (ground / place / "filelink").symlink_to("../hidden/plain")
+    (ground / "stage" / "mixed").mkdir()
+    (ground / "stage" / "mixedlink").symlink_to("../hidden")
+    before = state_of(ground / "hidden")
+    give(ground, person)
+    counts = attack(person, races, 0.5, ground, ground, "source")
     assert sum(one.hidden_bytes for one in counts) > 0
     assert sum(one.hidden_names for one in counts) > 0
-    assert changes(before, state_of(source / "hidden"))
+    assert changes(before, state_of(ground / "hidden"))
