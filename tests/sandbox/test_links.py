@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 from tests.sandbox.runs import SECRET, Ground, ran
@@ -117,3 +119,26 @@ ls -A
     assert lines == [f"{yard}/mine", "/usr/bin/python3", f"{tree.person.home}/.local/share/uv/python/bin/python3", "a.txt"]
     assert sorted(os.listdir(yard)) == ["a.txt"]
     assert not Path(yard, "mine").exists()
+
+
+def test_a_token_that_the_owner_writes_through_a_link_is_not_found(tree: Ground) -> None:
+    """While a command runs, its owner makes a link on the way to what a rule hides and writes through it: no path of the run
+    leads to what was written, and what stands beside it is shown."""
+    yard = tree.source / "yard"
+    (yard / "led").mkdir()
+    script = f"cd {tree.source}; echo ready; read go; grep -RF written . 2>&1; cat dot/token yard/led/token 2>&1; ls -A yard/led"
+    run = tree.start(
+        "sh", "-c", script, options=("-g", "/dot/token=none"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert run.stdout is not None
+    assert run.stdout.readline() == b"ready\n"
+    (tree.source / "dot").symlink_to("yard/led")
+    (tree.source / "dot/token").write_text("written later")
+    (tree.source / "dot/beside").write_text("also written later")
+    told, _ = run.communicate(b"go\n", timeout=30)
+    (tree.source / "dot").unlink()
+    shutil.rmtree(yard / "led")
+    lines = told.decode().splitlines()
+    assert {line for line in lines if line.endswith(":also written later")} == set(lines[:-3])
+    missing = [f"cat: {path}: No such file or directory" for path in ("dot/token", "yard/led/token")]
+    assert lines[-3:] == [*missing, "beside"]
