@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.conformance import by_handlers, by_mount, by_view, cases, ground, pla
 from tests.conformance.by_mount import Daemons
 from tests.conformance.cases import Case
 from tests.conformance.play import Opens
+from tests.conformance.player import OPERATIONS
 
 CASES = cases.fs_access()
 READINGS, CONTAINMENTS = cases.paths()
@@ -170,3 +172,17 @@ def test_every_row_of_the_table_of_answers_is_covered() -> None:
         for column in (("",) if row in WITHOUT_COLUMNS else columns)
     }
     assert sorted(wanted - {case.spec for case in CASES}) == []
+
+
+def test_the_player_knows_every_operation_of_the_schema() -> None:
+    """Each of them, with the further fields that it must have and may have, and no other."""
+    schema = json.loads((cases.DIRECTORY / "schema.json").read_text(encoding="utf-8"))["$defs"]["operations"]
+    common = {"do", "path", "gives", "errno", "text"}
+    known = {
+        name: {each.name: each.default is each.empty for each in signature.parameters.values() if each.name != "self"}
+        for name, signature in OPERATIONS.items()
+    }
+    assert known == {
+        name: {"path": True, **{field: field in found["required"] for field in found["properties"] if field not in common}}
+        for name, found in schema.items()
+    }
