@@ -120,8 +120,10 @@ def attacks(at: Path, made: dict[str, Path]) -> Iterator[Callable[[], object]]:
 
 
 def found_in(view: Mounted) -> dict[str, str]:
-    """What can be read of regular files in the whole view, through every link, by its path. Each directory once: a link leads
-    to the path of what it lands on."""
+    """What can be read of regular files in the whole view, through every link, by its path.
+
+    Each directory is read once: a link leads to the path of what it lands on.
+    """
     found = {}
     seen = set()
     for directory, inner, files in os.walk(view.point, followlinks=True):
@@ -281,8 +283,8 @@ def test_no_read_comes_between_a_link_and_the_rule(view: Mounted, source: Path) 
 
 
 def test_the_kernel_forgets_what_a_link_has_closed(view: Mounted, source: Path) -> None:
-    """A file that was open to the session, and comes to be a token by a link, is missing a moment later, also to a caller that
-    asks only the kernel."""
+    """A file that was open to the session and comes to be a token by a link is missing a moment later, also to a caller
+    that asks only the kernel."""
     (source / "w" / "hosts.yml").write_text("nothing yet")
     (source / ".config").mkdir()
     assert (view.point / "w" / "hosts.yml").read_text() == "nothing yet"

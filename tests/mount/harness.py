@@ -604,8 +604,8 @@ def _look_over(view: Mounted, before: Counter[str] | None) -> None:
                 for counted in (after, before):
                     for name in [name for name in counted if name.startswith(f"{view.person.home}/.")]:
                         del counted[name]
-                # And the directories to which the owner's links have led a rule, of which the log tells: each at most twice, as
-                # one in which a denied place is, and as one of those in it.
+                # And the directories to which the owner's links have led a rule, of which the log tells: each at most twice,
+                # as one in which a denied place is, and as one of those in it.
                 for led_to in map(Path, _LED_TO.findall(view.log_text)):
                     for directory in map(str, (led_to, *led_to.parents)):
                         if after[directory] <= before[directory] + 2:

@@ -126,7 +126,8 @@ def test_a_token_that_the_owner_writes_through_a_link_is_not_found(tree: Ground)
     leads to what was written, and what stands beside it is shown."""
     yard = tree.source / "yard"
     (yard / "led").mkdir()
-    script = f"cd {tree.source}; echo ready; read go; grep -RF written . 2>&1; cat dot/token yard/led/token 2>&1; ls -A yard/led"
+    look = "grep -RF written . 2>&1; cat dot/token yard/led/token 2>&1; ls -A yard/led"
+    script = f"cd {tree.source}; echo ready; read go; {look}"
     run = tree.start(
         "sh", "-c", script, options=("-g", "/dot/token=none"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
