@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from policyfs.sandbox import terminal
 from policyfs.sandbox.command import Command
-from policyfs.sandbox.signals import ENDING, FORWARDED, TO_ITS_GROUP, Arrival, Arrivals, EndTimer
+from policyfs.sandbox.signals import FORWARDED, TO_ITS_GROUP, Arrival, Arrivals, EndTimer
 from policyfs.sandbox.streams import Streams
 
 _FIRST_LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 0.005, 0.5
@@ -42,30 +42,38 @@ class Course:
             ready = self._streams.turn(self._limit(command), watched) or set()
             if gone in ready:
                 return
+            if not self._command_ended:
+                self._look_at(command, ended=command.pidfd in ready)
             if self._arrivals.descriptor in ready:
                 for arrival in self._arrivals.read():
                     self._heard(arrival, command)
-            if not self._command_ended:
-                self._look_at(command, ended=command.pidfd in ready)
             if self._end_timer.deadline is not None and time.monotonic() >= self._end_timer.deadline:
                 self.status = command.status() if self.status is None else self.status
                 end_sandbox()
-                self._end_timer = EndTimer()
+                self._end_timer.ended_by_force()
 
     def deliver(self) -> None:
-        """Pass on what is left of the output, now that nobody is there to write more."""
+        """Pass on what is left of the output, now that nobody is there to write more.
+
+        Until the end of the run is asked for, a reader may take their time; so also where it was asked for before.
+        """
         self._streams.command_is_gone()
         while True:
             left, to_terminal_only = self._streams.left()
             if not left:
                 return
-            ready = self._streams.turn(_DRAIN_SECONDS if to_terminal_only else None, {self._arrivals.descriptor})
-            if ready is None:
+            limit, deadline = _DRAIN_SECONDS if to_terminal_only else None, self._end_timer.output_deadline
+            if deadline is not None:
+                seconds = deadline - time.monotonic()
+                if seconds <= 0:
+                    self.ended_by = self._end_timer.asked_by
+                    return
+                limit = seconds if limit is None else min(limit, seconds)
+            ready = self._streams.turn(limit, {self._arrivals.descriptor})
+            if ready is None and to_terminal_only:
                 return
             for arrival in self._arrivals.read():
-                if arrival.number in ENDING:
-                    self.ended_by = arrival.number
-                    return
+                self._end_timer.heard_after_command(arrival, time.monotonic())
                 self._tell_terminal(arrival)
 
     def _limit(self, command: Command) -> float | None:
@@ -79,10 +87,12 @@ class Course:
     def _heard(self, arrival: Arrival, command: Command) -> None:
         if arrival.number not in FORWARDED:
             self._tell_terminal(arrival)
+        elif self._command_ended:
+            self._end_timer.heard_after_command(arrival, time.monotonic())
         elif command.find():
             command.send(arrival.number, to_group=arrival.number in TO_ITS_GROUP)
             self._end_timer.heard(arrival, time.monotonic())
-        elif not self._command_ended:
+        else:
             self.ended_by = self.ended_by or arrival.number
             command.end_before_start()
 

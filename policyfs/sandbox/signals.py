@@ -108,30 +108,55 @@ class Arrivals:
 
 
 class EndTimer:
-    """When a sandbox that was asked to end is ended by force. Pure: the caller says what happens, and when, by a
-    clock in seconds that only goes forward."""
+    """When a run that was asked to end is ended by force. Pure: the caller says what happens, and when, by a clock in
+    seconds that only goes forward.
+
+    There are two deadlines, since a run can be held up twice: by what is in the sandbox, and by a reader of the output. A
+    request to end sets both: the command may end at once, and its output still wait for a reader that does not read.
+    """
 
     def __init__(self) -> None:
         self.deadline: float | None = None
-        """When nothing more is waited for."""
+        """When the sandbox is ended by force."""
+        self.output_deadline: float | None = None
+        """When no reader of the output is waited for any longer; None while nobody has asked for the end."""
+        self.asked_by: int | None = None
+        """The signal that set it."""
         self._typed: list[float] = []
 
     def heard(self, arrival: Arrival, now: float) -> None:
-        """A signal has come, and was forwarded."""
+        """A signal has come, and was forwarded to the command."""
         if arrival.number == signal.SIGINT and arrival.typed:
             self._typed = [*(then for then in self._typed if now - then < INSIST_SECONDS), now]
             if len(self._typed) >= INSIST_TIMES:
-                self._wait_until(now)
+                self._asked(arrival.number, now)
         elif arrival.number in ASK_TO_END:
-            self._wait_until(now + STOP_SECONDS)
+            self._asked(arrival.number, now + STOP_SECONDS)
+
+    def heard_after_command(self, arrival: Arrival, now: float) -> None:
+        """A signal has come once the command had ended, so it is for the run itself."""
+        if arrival.number in ENDING:
+            self._stop_output(arrival.number, now)
 
     def command_ended(self, now: float, *, status_known: bool) -> None:
         """The command has ended. What it started is killed with it, which takes a moment. If only the first process of the
         sandbox knows the status, it is given more time to tell it: on a busy machine it may have to wait for its turn."""
         self._wait_until(now + (END_SECONDS if status_known else STOP_SECONDS))
 
+    def ended_by_force(self) -> None:
+        """The sandbox was killed, which needs no second time."""
+        self.deadline = None
+
+    def _asked(self, number: int, then: float) -> None:
+        self._wait_until(then)
+        self._stop_output(number, then)
+
     def _wait_until(self, then: float) -> None:
         self.deadline = then if self.deadline is None else min(self.deadline, then)
+
+    def _stop_output(self, number: int, then: float) -> None:
+        if self.output_deadline is None or then < self.output_deadline:
+            self.output_deadline, self.asked_by = then, number
 
 
 def ignore_signals() -> None:

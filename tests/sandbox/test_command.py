@@ -232,3 +232,21 @@ def test_the_end_of_the_command_is_waited_for_less_long() -> None:
     end_timer = EndTimer()
     end_timer.command_ended(1.0, status_known=False)
     assert end_timer.deadline == 1.0 + STOP_SECONDS
+    assert end_timer.output_deadline is None
+
+
+def test_a_request_to_end_holds_for_the_output_too() -> None:
+    """A reader is waited for as long as the command was given, also where the command ended at once; a request that comes
+    after the command ends that wait at once. The signal that set the deadline is the one that is reported."""
+    end_timer = EndTimer()
+    end_timer.heard(Arrival(signal.SIGTERM, typed=False), 0.0)
+    end_timer.command_ended(1.0, status_known=True)
+    end_timer.ended_by_force()
+    assert end_timer.deadline is None
+    assert (end_timer.output_deadline, end_timer.asked_by) == (STOP_SECONDS, signal.SIGTERM)
+    end_timer.heard_after_command(Arrival(signal.SIGUSR1, typed=False), 2.0)
+    assert end_timer.output_deadline == STOP_SECONDS
+    for number in (signal.SIGQUIT, signal.SIGHUP):
+        end_timer.heard_after_command(Arrival(number, typed=False), 2.0)
+        assert (end_timer.output_deadline, end_timer.asked_by) == (2.0, signal.SIGQUIT)
+    assert end_timer.deadline is None

@@ -258,6 +258,19 @@ def test_a_signal_ends_the_wait_for_a_reader(one_tree: Ground, number: signal.Si
     assert run.wait(30) == 128 + number
 
 
+def test_a_signal_that_ends_the_command_ends_the_wait_for_a_reader(one_tree: Ground) -> None:
+    """A request to end that was passed on to the command is not forgotten once the command has ended: a reader that does
+    not read holds the run no longer than the command could have."""
+    run = one_tree.start("sh", "-c", "head -c 100000 /dev/zero & exec sleep 1000", stdout=subprocess.PIPE)
+    assert run.stdout is not None
+    full = fcntl.fcntl(run.stdout, fcntl.F_GETPIPE_SZ)
+    until(lambda: _waiting_in(run.stdout.fileno()) >= full, "the reader's pipe to be full")
+    run.send_signal(signal.SIGTERM)
+    until(lambda: bubblewrap_of(run) is None, "the sandbox to end")
+    assert run.poll() is None
+    assert run.wait(30) == 128 + signal.SIGTERM
+
+
 def _waiting_in(pipe: int) -> int:
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), "little")
 
