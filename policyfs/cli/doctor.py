@@ -13,7 +13,7 @@ import click
 
 from policyfs.cli.options import OnceEach, directories, policy_options, printable
 from policyfs.doctor.examine import Examination, Notice
-from policyfs.doctor.findings import Finding, Kind
+from policyfs.doctor.findings import Finding, Kind, several
 from policyfs.host import mounts
 from policyfs.host.errors import Exit
 from policyfs.opening.load import PolicyOptions, git_machine, session_of, source_of
@@ -57,13 +57,14 @@ def command(context: click.Context, source: str, options: PolicyOptions, show_al
         if policy.opens_nothing:
             raise nothing_open(policy)
         with _progress() as notice:
-            findings = Examination(root, policy, git_machine(root, policy), notice).findings()
+            examination = Examination(root, policy, git_machine(root, policy), notice)
+            findings = examination.findings()
     finally:
         root.close()
     if as_json:
         click.echo(json.dumps([finding.as_values() for finding in findings], indent=1))
     else:
-        _print(findings, policy, show_all=show_all)
+        _print(findings, policy, sorted(examination.protected_repositories), show_all=show_all)
     if findings:
         context.exit(int(Exit.FAILED))
 
@@ -93,10 +94,18 @@ def _progress() -> Iterator[Notice]:
         yield notice
 
 
-def _print(findings: list[Finding], policy: Policy, *, show_all: bool) -> None:
+def _print(findings: list[Finding], policy: Policy, protected: list[bytes], *, show_all: bool) -> None:
     if not findings:
         click.echo(f"nothing found in {display(policy.surroundings.source)}")
+    if protected:
+        click.echo(
+            f"note: git is protected in {several(protected)}: a session changes nothing that git executes, but may still "
+            "rewrite branches, commits and the index"
+        )
+    if not findings:
         return
+    if protected:
+        click.echo()
     first = True
     for kind in Kind:
         of_kind = [finding for finding in findings if finding.kind is kind]

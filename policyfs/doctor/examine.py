@@ -78,6 +78,8 @@ class Examination:
         self._findings: list[Finding] = []
         self._several: dict[tuple[int, int], _Names] = {}
         self._open_repositories: list[ViewPath] = []
+        self.protected_repositories: set[ViewPath] = set()
+        """The git directories whose data a session may change, and nothing that git executes; filled by `findings`."""
         self._git_places: dict[ViewPath, str] = {}
 
     def findings(self) -> list[Finding]:
@@ -365,7 +367,11 @@ class Examination:
 
     def _open_repository(self, path: ViewPath, place: Place, reason: str) -> None:
         """A git directory, or what leads git to one, that a session may write to."""
-        if place.level >= Level.STAGE and place.git is UNPROTECTED:
+        if place.level < Level.STAGE:
+            return
+        if place.git is not UNPROTECTED:
+            self.protected_repositories.add(path)
+        else:
             self._open_repositories.append(path)
             self._find(
                 Kind.EXECUTED, path, place.level, reason,

@@ -554,7 +554,7 @@ def test_package_without_scripts_and_installed_packages_are_no_finding(tree: Pat
 
 def test_a_repository_that_can_be_written_is_found(tree: Path, home: Path, doctor: Doctor) -> None:
     """A repository inside stage is found as a whole, since no floors inside it are enough; what the advice names takes the
-    finding away, the protection of git and a floor on all of it."""
+    finding away, the protection of git and a floor on all of it. Under the protection a line says what is left open."""
     git(tree, "init", "-q")
     (finding,) = doctor("executed", "-g", "/=stage")
     assert finding["path"] == "/.git"
@@ -563,6 +563,9 @@ def test_a_repository_that_can_be_written_is_found(tree: Path, home: Path, docto
     assert paths(doctor("executed", "-g", "/=stage", *inside)) == {"/.git"}
     assert doctor("executed", "-g", "/=stage", "--floor", "/.git=ro") == []
     done = told(tree, home, "-g", "/=stage", "--protect-git")
+    note = "a session changes nothing that git executes, but may still rewrite branches, commits and the index"
+    assert (done.returncode, done.stdout) == (0, f"nothing found in {tree}\nnote: git is protected in /.git: {note}\n")
+    done = told(tree, home, "-g", "/=stage", "--floor", "/.git=ro", "--protect-git")
     assert (done.returncode, done.stdout) == (0, f"nothing found in {tree}\n")
 
 
