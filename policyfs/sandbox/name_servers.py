@@ -5,8 +5,8 @@ and nowhere else, and their answers are passed back. So it does not matter where
 (systemd-resolved, dnsmasq), on a link with a scope (fe80::1%eth0), or behind a virtual private network. Bytes are passed
 on, not read. Which servers these are is read again for each question: a laptop changes networks.
 
-slirp4netns has a forwarder too. With the libslirp of Debian 12 it forwards every port of its address, and so opens
-whatever else listens on the loopback of a machine whose name server is at 127.0.0.1.
+slirp4netns has a forwarder too. It asks the first server alone, and reads the machine's /etc/resolv.conf, which our
+confinement of slirp4netns does not show to it.
 """
 
 from __future__ import annotations
