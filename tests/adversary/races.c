@@ -199,8 +199,9 @@ static void swap_source(struct counts *mine) {
   exchange(mine, source, "stage/dir", "stage/dirlink");
   exchange(mine, source, "stage/file", "stage/filelink");
   exchange(mine, source, "stage/mixed", "stage/mixedlink");
-  /* Faster than this, and nearly every walk fails: what is wanted is a swap between a judgement and an act. */
-  usleep(20);
+  /* What is wanted is a swap between a judgement and an act, which takes some 0.1 ms. Without a pause the daemon, which is
+     told of each swap, has little time left for what is tried. */
+  usleep(rand() % 500);
 }
 
 static void swap_mount(struct counts *mine) {
