@@ -47,7 +47,7 @@ from policyfs.policy.levels import Level, Standing
 from policyfs.policy.paths import HostPath, PathFault, ViewPath, below, components, from_text, joined, view_path
 from policyfs.policy.policy import Policy as CompiledPolicy
 from policyfs.policy.refusals import Refusal
-from policyfs.source.root import RENAME_NOREPLACE
+from policyfs.source.tree import RENAME_NOREPLACE
 from policyfs.view.attributes import Attributes
 from policyfs.view.location import Location
 from policyfs.view.refused import Refused

@@ -37,6 +37,7 @@ from policyfs.policy.paths import (
 from policyfs.policy.policy import Policy
 from policyfs.policy.tree import Place
 from policyfs.source.root import Root
+from policyfs.source.tree import TreePath
 from policyfs.view.view import View
 
 _LONGEST_PATH = 2 * 4096
@@ -119,7 +120,7 @@ class Examination:
                 )  # fmt: skip
             return []
         try:
-            directory = self._root.reach_directory(path)
+            directory = self._root.reach_directory(TreePath(path))
         except OSError as error:
             self._closed(path, place, error)
             return []
@@ -293,7 +294,7 @@ class Examination:
         for length in range(1, len(names)):
             above = ViewPath(joined(names[:length]))
             try:
-                if stat.S_ISLNK(self._root.stat(above).st_mode):
+                if stat.S_ISLNK(self._root.stat(TreePath(above)).st_mode):
                     return above
             except OSError:
                 return None
@@ -455,7 +456,7 @@ class Examination:
     def _tracked(self, repository: ViewPath) -> Iterator[tuple[git_index.Entry, ...]]:
         """What a repository's index tracks, then what the one tracks that it builds on. Raises OSError, `NotAnIndex`."""
         try:
-            directory = self._root.reach_directory(repository)
+            directory = self._root.reach_directory(TreePath(repository))
         except FileNotFoundError:
             return
         try:
@@ -489,7 +490,7 @@ class Examination:
         if not entry.is_link:
             return False
         try:
-            reached = self._root.reach(path)
+            reached = self._root.reach(TreePath(path))
         except OSError:
             return False
         try:

@@ -134,9 +134,10 @@ class Nodes:
         self._by_ino: dict[int, Node] = {}
         self._by_key: dict[Key, Node] = {}
         self._salt = hashlib.blake2b(view.root.source, digest_size=16, person=b"policyfs-ino").digest()
-        status = view.root.stat(ViewPath(b"/"))
-        self._device = status.st_dev
-        self.root = Node(ROOT_INO, view.root.identify(status), view.policy.root.level, None, Name(b""))
+        tree, top = view.trees.of(ROOT)
+        identity = tree.identify(tree.stat(top))
+        self._device = identity.device
+        self.root = Node(ROOT_INO, identity, view.policy.root.level, None, Name(b""))
         self.root.cached.remember()
         self._by_ino[ROOT_INO] = self.root
         self._by_key[self.root.key] = self.root

@@ -67,7 +67,8 @@ class Reach:
             except PermissionError:
                 if not node.files:
                     raise
-                at_its_name = self._view.root.stands_at(node.files[-1].descriptor, self._nodes.path(node))
+                tree, path = self._view.trees.of(self._nodes.path(node))
+                at_its_name = tree.stands_at(node.files[-1].descriptor, path)
                 state = State.BLOCKED if at_its_name else State.BLOCKED_MOVED
                 if objects.still(state, act) is Way.AS_SOURCE_ANSWERS:
                     raise

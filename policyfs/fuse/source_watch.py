@@ -33,7 +33,6 @@ from policyfs.fuse import kernel_cache
 from policyfs.fuse.kernel_cache import Invalidation, Stale, State, forget_dentry, forget_inode, invalidate_and_log
 from policyfs.fuse.nodes import Node, Nodes, Watched
 from policyfs.policy.paths import Name, ViewPath
-from policyfs.source.root import Root
 from policyfs.source.tree import Identity
 from policyfs.view.attributes import Attributes
 from policyfs.view.view import View
@@ -101,7 +100,8 @@ class Watch:
         self._pages_suspect: list[Node] = []
         self._any_pages_suspect = trio.Event()
         try:
-            silent = _SILENT_FILE_SYSTEMS.get(view.root.file_system_type())
+            kinds = [_SILENT_FILE_SYSTEMS.get(tree.file_system_type()) for _, tree in view.trees]
+            silent = next(filter(None, kinds), None)
         except OSError:
             silent = "a file system that does not tell its type"
         if silent is not None:
@@ -132,21 +132,27 @@ class Watch:
         if node.gone:
             # Where it was there may be another by now, of its inode number: that one's watch is not to be this one's.
             return None
+        tree, path = self._view.trees.of(self._nodes.path(node))
         try:
-            reached = self._view.root.reach_directory(self._nodes.path(node))
+            reached = tree.reach_directory(path)
         except OSError:
             return None
         try:
-            if self._view.root.identity(reached) != node.identity:
+            if tree.identity(reached) != node.identity:
                 return None
-            descriptor = Root.watch(reached, self._add)
+            descriptor = tree.watch(reached, self._add)
+            other = self._by_descriptor.get(descriptor)
+            if other is not None and other.node.identity.tree != node.identity.tree:
+                # Two trees have the directory in common. One watch is not to be two nodes'.
+                node.unwatchable = True
+                return None
         except OSError as error:
             node.unwatchable = True
             if error.errno == errno.ENOSPC:
                 self._full()
             return None
         finally:
-            self._view.root.let_go(reached)
+            tree.release(reached)
         node.watched = self._by_descriptor[descriptor] = Watched(node, descriptor)
         return node.watched
 
@@ -199,21 +205,22 @@ class Watch:
         for node in self._nodes.of(identity):
             if node.watched is None or self._inotify is None:
                 continue
+            tree, place = self._view.trees.of(path)
             try:
-                reached = self._view.root.reach_directory(path)
+                reached = tree.reach_directory(place)
             except OSError:
                 return
             try:
-                descriptor = Root.watch(reached, self._add)
+                descriptor = tree.watch(reached, self._add)
                 if descriptor not in self._by_descriptor:
                     self._inotify.rm_watch(descriptor)
-                if descriptor != node.watched.descriptor and self._view.root.identity(reached) == identity:
+                if descriptor != node.watched.descriptor and tree.identity(reached) == identity:
                     self._nodes.ended(node)
             except OSError:
                 # No more watches, or it is gone again.
                 return
             finally:
-                self._view.root.let_go(reached)
+                tree.release(reached)
 
     def _add(self, path: bytes) -> int:
         assert self._inotify is not None  # noqa: S101 - for the type checker

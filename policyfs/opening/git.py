@@ -16,6 +16,7 @@ from policyfs.policy.git_places import Files, Machine, Repository
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import ROOT, HostPath, Name, ViewPath, below, components, joined
 from policyfs.source.root import Root
+from policyfs.source.tree import TreePath
 
 _MAX_LOOKED_AT = 256
 """Directories in which a repository is looked for."""
@@ -41,9 +42,9 @@ class HostFiles:
         self._root = root
         self._avoided = tuple(avoided)
 
-    def _in_source(self, place: HostPath) -> ViewPath | None:
+    def _in_source(self, place: HostPath) -> TreePath | None:
         rest = below(place, self._root.source)
-        return None if rest is None else ViewPath(b"/" + rest)
+        return None if rest is None else TreePath(b"/" + rest)
 
     def _status(self, place: HostPath) -> os.stat_result | None:
         path = self._in_source(place)
@@ -96,7 +97,7 @@ class HostFiles:
             return None
         return content if len(content) <= most else None
 
-    def _opened(self, path: ViewPath) -> int:
+    def _opened(self, path: TreePath) -> int:
         reached = self._root.reach(path)
         try:
             if not stat.S_ISREG(os.fstat(reached).st_mode):

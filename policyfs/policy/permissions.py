@@ -133,6 +133,17 @@ def move(old_parent: Place, old: Place, new_parent: Place, new: Place) -> Refusa
     return _outranked(_outranked(Refusal.CROSSES_RULES, old_parent), new_parent)
 
 
+def mount_point(parent: Place) -> Refusal:
+    """Removing, renaming or replacing a name at or below which a tree is mounted, and making anything but a directory above
+    a mount point (rule tree-2)."""
+    return _outranked(Refusal.MOUNT_POINT, parent)
+
+
+def between_trees(old_parent: Place, new_parent: Place) -> Refusal:
+    """Link or rename from one tree into another (rule tree-3)."""
+    return _outranked(_outranked(Refusal.CROSSES_TREES, old_parent), new_parent)
+
+
 def _within(parent: Place, child: Place) -> Refusal | None:
     """The columns of the table: under a passage nothing is made or taken away; under `ro` only what is itself at stage."""
     if parent.standing is Standing.PASSAGE:

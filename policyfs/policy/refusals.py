@@ -41,6 +41,8 @@ class Refusal(enum.Enum):
             "would change; copy it."
         ),
     )
+    MOUNT_POINT = (errno.EBUSY, "Mount point: a tree is mounted at {path} or below it, so it stays where it is.")
+    CROSSES_TREES = (errno.EXDEV, "Crosses trees: {path} cannot be moved or linked from one tree into another; copy it.")
     NAME_TOO_LONG = (errno.ENAMETOOLONG, "Name too long: {path}")
     NO_DEVICES = (errno.EPERM, "No devices: {path} cannot be made in a session view.")
     STALE = (errno.ESTALE, "Moved away: {path} is no longer what it was.")

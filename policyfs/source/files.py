@@ -7,8 +7,6 @@ import fcntl
 import os
 from collections.abc import Callable
 
-from policyfs.source.root import Root
-
 Guard = Callable[[int, int, bytes | None], None]
 """What is asked before a file changes, with its descriptor: may these bytes be written at this offset, or, without bytes,
 may it be cut to this length. Raises OSError where not."""
@@ -27,15 +25,15 @@ class WouldBlock(Exception):
 class OpenFile:
     """One real descriptor. Reads and writes go to it whatever becomes of the name.
 
-    A file that is only read may be `unopened` at first: reached by an O_PATH descriptor, and opened by it at the first
-    read. Where the kernel has the pages, that read never comes.
+    A file that is only read may be unopened at first: reached by an O_PATH descriptor, and opened at the first read.
+    Where the kernel has the pages, that read never comes.
     """
 
     __slots__ = ("_unopened", "append", "descriptor", "guard", "mappable", "writable")
 
-    def __init__(self, descriptor: int, flags: int = os.O_RDONLY, *, unopened: int | None = None) -> None:
-        """`flags` are those of open(2) that it was opened with, `unopened` those for a descriptor that only reaches the
-        file. `mappable` is what may be mapped shared and writable: mmap(2) wants it open for both."""
+    def __init__(self, descriptor: int, flags: int = os.O_RDONLY, *, unopened: Callable[[], int] | None = None) -> None:
+        """`flags` are those of open(2) that it was opened with, `unopened` opens a file that the descriptor only
+        reaches. `mappable` is what may be mapped shared and writable: mmap(2) wants it open for both."""
         self.descriptor = descriptor
         self.writable = flags & os.O_ACCMODE != os.O_RDONLY
         self.mappable = flags & os.O_ACCMODE == os.O_RDWR
@@ -47,7 +45,7 @@ class OpenFile:
         """Open what was only reached; nothing to do for what is open. Not from two threads at once."""
         if self._unopened is None:
             return
-        reached, self.descriptor = self.descriptor, Root.reopen(self.descriptor, self._unopened)
+        reached, self.descriptor = self.descriptor, self._unopened()
         self._unopened = None
         os.close(reached)
 
@@ -111,6 +109,10 @@ class OpenFile:
                 break
             written += more
         return written
+
+    def status(self) -> os.stat_result:
+        """The attributes of the file."""
+        return os.fstat(self.descriptor)
 
     def is_removed(self) -> bool:
         """Whether the last of its names is gone."""

@@ -20,6 +20,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import os
 import stat
 import struct
@@ -29,8 +30,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from policyfs.policy.paths import ROOT, HostPath, Name, ViewPath, below, child
-from policyfs.source.tree import SOURCE, Identity
+from policyfs.policy.paths import HostPath, Name, below
+from policyfs.source.files import OpenFile
+from policyfs.source.tree import SOURCE, TOP, Identity, Status, TreePath, child
 
 _SYS_OPENAT2 = 437
 """The number is the same on every architecture: Linux has numbered new calls alike since 5.0 (openat2(2) is of 5.6)."""
@@ -52,10 +54,6 @@ _MAX_ASKED_FOR_CASE = 64
 _JUST_NOW_NS = 10**9
 """Nanoseconds within which a time that is to be set is taken to be that of the request."""
 
-RENAME_NOREPLACE = 1
-RENAME_EXCHANGE = 2
-"""renameat2(2)."""
-
 _FS_IOC_GETFLAGS = 0x80086601
 _FS_CASEFOLD_FL = 0x40000000
 """ioctl_iflags(2); EXT4_CASEFOLD_FL is the same bit on ext4 and f2fs."""
@@ -63,6 +61,8 @@ _FS_CASEFOLD_FL = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 _syscall = _libc.syscall
 _get_errno = ctypes.get_errno
+_new = tuple.__new__
+"""Makes a named tuple in half the time: each look at an object makes one."""
 
 
 class _OpenHow(ctypes.Structure):
@@ -124,8 +124,8 @@ def _openat2(directory: int, path: bytes, how: object) -> int:
 
 
 class Root:
-    """A directory tree, reached beneath one descriptor. Paths are `ViewPath`s; every descriptor handed out is the
-    caller's to close, and closes on exec."""
+    """A directory tree (`tree.Tree`), reached beneath one descriptor. What it reaches is a descriptor each time, which
+    is the caller's to release, and closes on exec."""
 
     def __init__(self, source: HostPath, number: int = SOURCE) -> None:
         """`number` is the tree's (`Identity`). Raises `NotADirectoryError`, `FileNotFoundError` and the like for what
@@ -137,7 +137,7 @@ class Root:
         self._above = b""
         """What the kernel puts before the paths of this tree, as it was last asked (`stands_at`)."""
         try:
-            os.close(self.reach(ViewPath(b"/")))
+            os.close(self.reach(TOP))
         except OSError as error:
             os.close(self.descriptor)
             if error.errno in (errno.ENOSYS, errno.EPERM):
@@ -150,7 +150,7 @@ class Root:
 
     # -- reaching -----------------------------------------------------------------------------------------------------
 
-    def reach(self, path: ViewPath) -> int:
+    def reach(self, path: TreePath) -> int:
         """An O_PATH descriptor of what is at `path`, a link itself included. Raises OSError; ELOOP means that a link
         stands where a directory was walked, EXDEV that another mount does, ESTALE that it is moved all the time."""
         for _ in range(_RETRIES):
@@ -165,19 +165,19 @@ class Root:
             os.close(reached)
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
-    def _walked(self, path: ViewPath) -> int:
+    def _walked(self, path: TreePath) -> int:
         if len(path) <= _PIECE:
             return _openat2(self.descriptor, path[1:] or b".", _REACH)
         return self._reach_in_pieces(path, _REACH)
 
-    def reach_directory(self, path: ViewPath) -> int:
+    def reach_directory(self, path: TreePath) -> int:
         """The same for a directory; ENOTDIR for anything else. Where it stands is not asked: the caller does that after
         what it does in it."""
         if len(path) <= _PIECE:
             return _openat2(self.descriptor, path[1:] or b".", _REACH_DIRECTORY)
         return self._reach_in_pieces(path, _REACH_DIRECTORY)
 
-    def _reach_in_pieces(self, path: ViewPath, how: object) -> int:
+    def _reach_in_pieces(self, path: TreePath, how: object) -> int:
         """Beneath the last piece each, so that the whole is beneath the root."""
         names = path[1:].split(b"/")
         directory = self.descriptor
@@ -210,6 +210,9 @@ class Root:
         `reach_name` goes on. It is walked to by its path, so only what stands in the table of mounts is to be named."""
         return os.open(place, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
 
+    release = staticmethod(os.close)
+    """Close what was reached."""
+
     def mount_number(self) -> int:
         """The number of the mount that SOURCE was reached through, as the table of mounts has it."""
         with open(f"/proc/self/fdinfo/{self.descriptor}", "rb") as lines:
@@ -217,7 +220,10 @@ class Root:
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
-    def stat(self, path: ViewPath) -> os.stat_result:
+    status = staticmethod(os.fstat)
+    """The attributes of what was reached."""
+
+    def stat(self, path: TreePath) -> os.stat_result:
         """The attributes of what is at `path`, a link itself included. Raises OSError as `reach` does."""
         for _ in range(_RETRIES):
             descriptor = self._walked(path)
@@ -229,7 +235,7 @@ class Root:
                 os.close(descriptor)
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
-    def stat_within(self, directory: int, path: ViewPath) -> os.stat_result:
+    def stat_within(self, directory: int, path: TreePath) -> os.stat_result:
         """The same in an open directory that was reached by the names before the last; ESTALE too where it is no longer
         there."""
         above, _, name = path.rpartition(b"/")
@@ -241,7 +247,7 @@ class Root:
                     return status
             finally:
                 os.close(descriptor)
-            if not self.stands_at(directory, ViewPath(above or ROOT)):
+            if not self.stands_at(directory, TreePath(above or TOP)):
                 break
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
@@ -266,7 +272,7 @@ class Root:
         finally:
             os.close(listing)
 
-    def path_of(self, descriptor: int) -> ViewPath | None:
+    def path_of(self, descriptor: int) -> TreePath | None:
         """Where something that is open stands now (proc(5)): None for what was removed or moved out of SOURCE, and where the
         path is too long to be told."""
         try:
@@ -274,9 +280,9 @@ class Root:
         except OSError:
             return None
         rest = below(path, top)
-        return None if rest is None else ViewPath(b"/" + rest)
+        return None if rest is None else TreePath(b"/" + rest)
 
-    def stands_at(self, descriptor: int, path: ViewPath) -> bool:
+    def stands_at(self, descriptor: int, path: TreePath) -> bool:
         """Whether something that is open stands at `path` now. The kernel knows it by its descriptor (proc(5)), consistently
         while things are renamed. False for what was removed."""
         try:
@@ -289,17 +295,17 @@ class Root:
             return self._leads_to(descriptor, path)
         return told == self._above + path or self._stands_all_the_same(descriptor, told, path)
 
-    def _stands_all_the_same(self, descriptor: int, told: bytes, path: ViewPath) -> bool:
+    def _stands_all_the_same(self, descriptor: int, told: bytes, path: TreePath) -> bool:
         """The same for what is not told by the text that was expected: SOURCE itself, SOURCE moved, or another spelling of a
         name on a file system that takes both for one."""
-        if path == ROOT:
+        if path == TOP:
             return self.identity(descriptor) == self.identity(self.descriptor)
         top = os.readlink(_magic(self.descriptor))
         self._above = b"" if top == b"/" else top
         expected = self._above + path
         return told == expected or (_spelled_alike(told, expected) and self._leads_to(descriptor, path))
 
-    def _leads_to(self, descriptor: int, path: ViewPath) -> bool:
+    def _leads_to(self, descriptor: int, path: TreePath) -> bool:
         try:
             again = self._walked(path)
         except OSError:
@@ -326,7 +332,7 @@ class Root:
     def folds_case(self) -> bool:
         """Whether the source takes `README` and `readme` for one name, as far as a look from the top shows: at the first
         directory that has a name with letters, or whose flags say so."""
-        waiting: deque[ViewPath] = deque([ROOT])
+        waiting: deque[TreePath] = deque([TOP])
         for _ in range(_MAX_ASKED_FOR_CASE):
             if not waiting:
                 break
@@ -334,7 +340,7 @@ class Root:
             try:
                 directory = self.reach_directory(path)
             except OSError:
-                if path == ROOT:
+                if path == TOP:
                     raise
                 continue
             try:
@@ -382,18 +388,13 @@ class Root:
                 return True
         return told
 
-    def identify(self, status: os.stat_result) -> Identity:
+    def identify(self, status: Status) -> Identity:
         """Which object of this tree has this status."""
-        return Identity(self.number, status.st_dev, status.st_ino)
+        return _new(Identity, (self.number, status.st_dev, status.st_ino))
 
     def identity(self, reached: int) -> Identity:
         """Which object was reached."""
         return self.identify(os.fstat(reached))
-
-    @staticmethod
-    def let_go(reached: int) -> None:
-        """Close what was reached."""
-        os.close(reached)
 
     @staticmethod
     def watch(reached: int, add: Callable[[bytes], int]) -> int:
@@ -417,15 +418,36 @@ class Root:
         has made sure of the kind: opening a fifo or a device has effects."""
         return os.open(_magic(reached), flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
 
+    def open(self, reached: int, flags: int) -> OpenFile:
+        """Open a reached regular file."""
+        return OpenFile(self.reopen(reached, flags), flags)
+
+    def open_lazily(self, reached: int, flags: int) -> OpenFile:
+        """A reached regular file that is opened at its first read. `reached` is the file's to close."""
+        return OpenFile(reached, unopened=functools.partial(self.reopen, reached, flags))
+
     @staticmethod
-    def create(directory: int, name: Name, flags: int, mode: int) -> int:
+    def open_again(file: OpenFile) -> int:
+        """What an open file is of, reached once more."""
+        return os.dup(file.descriptor)
+
+    def open_directory(self, reached: int) -> int:
+        """A reached directory, to be listed."""
+        return self.reopen(reached, os.O_RDONLY | os.O_DIRECTORY)
+
+    @staticmethod
+    def create(directory: int, name: Name, flags: int, mode: int) -> OpenFile:
         """Make a regular file that was not there, and open it."""
-        return os.open(
+        made = os.open(
             name,
             flags | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC,
             mode,
             dir_fd=directory,
         )
+        return OpenFile(made, flags)
+
+    sync = staticmethod(os.fsync)
+    """fsync(2) of a reached directory that is open to be listed."""
 
     # -- changing -----------------------------------------------------------------------------------------------------
 
@@ -491,7 +513,7 @@ class Root:
         os.truncate(_magic(reached), size)
 
     @staticmethod
-    def set_times(reached: int, status: os.stat_result, access_ns: int | None, modify_ns: int | None) -> None:
+    def set_times(reached: int, status: Status, access_ns: int | None, modify_ns: int | None) -> None:
         """utimensat(2), in nanoseconds of the epoch; None leaves a time as it is in `status`."""
         try:
             times = (

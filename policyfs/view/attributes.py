@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from policyfs.policy.levels import Level, Standing
 from policyfs.policy.tree import Place
-from policyfs.source.tree import Identity
+from policyfs.source.tree import Identity, Status
 
 DIRECTORY_LINKS = 1
 """find(1) and fts(3) take one link to mean that a directory's subdirectories are not counted (btrfs has it so)."""
@@ -51,9 +51,7 @@ class Attributes(NamedTuple):
         return stat.S_ISLNK(self.mode)
 
 
-def shown(
-    place: Place, identity: Identity, status: os.stat_result, link_size: int | None = None
-) -> Attributes:
+def shown(place: Place, identity: Identity, status: Status, link_size: int | None = None) -> Attributes:
     """The attributes of an object at a place that is not hidden. `link_size` is the length of a link's text where the
     view shows another than the source has."""
     mode = status.st_mode

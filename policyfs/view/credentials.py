@@ -68,7 +68,7 @@ class _Held:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        weakref.finalize(self, Root.let_go, descriptor)
+        weakref.finalize(self, Root.release, descriptor)
 
 
 @dataclass(slots=True)

@@ -20,14 +20,14 @@ import errno
 import os
 import stat
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from policyfs.policy.levels import Standing
-from policyfs.policy.paths import HostPath, Name, PathFault, ViewPath, below, components, host_path, joined
+from policyfs.policy.paths import ROOT, HostPath, Name, PathFault, ViewPath, below, components, host_path, joined
 from policyfs.policy.policy import Policy
-from policyfs.source.root import Root
+from policyfs.view.trees import Trees, inside
 
 MAX_LINKS = 40
 """As the kernel follows: MAXSYMLINKS, path_resolution(7)."""
@@ -54,7 +54,8 @@ class Landing(Enum):
 
 
 class Links:
-    """The links of one view. `named` is SOURCE as its owner names it, `at` where the view is mounted, if it is.
+    """The links of one view. `named` is what the owner of SOURCE (`source`) calls it, `at` where the view is mounted, if it
+    is.
 
     `beside` is for a view in a sandbox: the places of the machine that stand beside it there. None is for a bare mount, in
     which the kernel walks on into the machine, and for a view that is not mounted, which answers alike.
@@ -62,18 +63,21 @@ class Links:
 
     def __init__(
         self,
-        root: Root,
+        trees: Trees,
         policy: Callable[[], Policy],
+        source: HostPath,
         named: HostPath,
         at: HostPath | None,
         beside: Sequence[HostPath] | None = None,
     ) -> None:
-        self._root = root
+        self._trees = trees
         self._policy = policy
-        own = (root.source, named)
-        self._bases = own if at is None else (at, *own)
+        self._source = source
+        own = (source, named)
+        self._bases = (*((base, ROOT) for base in (own if at is None else (at, *own))), *trees.places())
+        """The paths of the machine under which paths of the view are found, each with its path in the view."""
         self._at = at
-        self._where = at or root.source
+        self._where = at or source
         self._in_own_place = at in own
         self._entrances = own if at is None or self._in_own_place else (at,)
         """The paths by which a walk outside of the view comes into it again."""
@@ -87,12 +91,27 @@ class Links:
 
     def may_be_made(self, link: ViewPath, text: bytes) -> bool:
         """Whether a session may make a link at `link` that says `text`."""
-        named = text if text.startswith(b"/") else self._root.source + link.rpartition(b"/")[0] + b"/" + text
-        place = b"/" + b"/".join(_resolved(named))
-        inside = [rest for base in self._bases if (rest := below(place, base)) is not None]
-        if inside:
-            return not self._hides(inside[0]) and self.shows(link, text)
-        return self._may_lead_to(place, self._beside or ()) and self.shows(link, text)
+        return all(self._may_name(place) for place in self._places_named(link, text)) and self.shows(link, text)
+
+    def _places_named(self, link: ViewPath, text: bytes) -> set[bytes]:
+        """The places of the machine that a link's text names: by the path of the link in the view, and by where programs
+        outside of the view find it. These are the same in SOURCE."""
+        if text.startswith(b"/"):
+            return {_joined(text)}
+        tree, path = self._trees.of_name(link)
+        found = {self._source + link, *(() if tree.source is None else (tree.source + path,))}
+        return {_joined(at.rpartition(b"/")[0] + b"/" + text) for at in found}
+
+    def _may_name(self, place: bytes) -> bool:
+        inner = next(self._inner(place), None)
+        return self._may_lead_to(place, self._beside or ()) if inner is None else not self._hides(inner)
+
+    def _inner(self, place: bytes) -> Iterator[bytes]:
+        """The paths of the view at which a place of the machine is found, without the first `/`."""
+        for base, point in self._bases:
+            rest = below(place, base)
+            if rest is not None:
+                yield inside(point, rest)[1:]
 
     def may_be_moved(self, old: ViewPath, new: ViewPath, text: bytes) -> bool:
         """Whether a link may get another name. Where its text says the same there it may."""
@@ -117,12 +136,13 @@ class Links:
         return self._walk([], path[1:], through=None, follow_last=follow_last)
 
     def _inside(self, text: bytes) -> tuple[HostPath | None, list[bytes]]:
-        """An absolute text as what remains of it under SOURCE or the mount; the remainder still has its `..`."""
+        """An absolute text as the names of the view that remain of it under SOURCE, another tree or the mount; they still
+        have their `..`."""
         parts = [part for part in text.split(b"/") if part not in (b"", b".")]
-        for base in self._bases:
+        for base, point in self._bases:
             base_parts = base.split(b"/")[1:] if base != b"/" else []
             if parts[: len(base_parts)] == base_parts:
-                return base, parts[len(base_parts) :]
+                return base, [*components(point), *parts[len(base_parts) :]]
         return None, []
 
     def _hides(self, rest: bytes) -> bool:
@@ -137,7 +157,7 @@ class Links:
         """Whether a link may lead to this place outside of the view: a listed one, and none that a rule hides, by
         whatever path."""
         policy = self._policy()
-        paths = [rest for base in self._bases if (rest := below(place, base)) is not None]
+        paths = list(self._inner(place))
         for part, other in policy.surroundings.elsewhere:
             rest = below(place, other)
             if rest is not None:
@@ -195,18 +215,19 @@ class Links:
     def _text_of_link(self, names: list[Name]) -> bytes | None:
         """What the link at these names says, None where a directory is; NotADirectoryError where something else is, OSError
         where nothing is that a view shows."""
-        reached = self._root.reach(ViewPath(joined(names)))
+        tree, path = self._trees.of(ViewPath(joined(names)))
+        reached = tree.reach(path)
         try:
-            mode = os.fstat(reached).st_mode
+            mode = tree.status(reached).st_mode
             if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
                 raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
             if stat.S_ISLNK(mode):
-                return self._root.link_text(reached)
+                return tree.link_text(reached)
             if not stat.S_ISDIR(mode):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
             return None
         finally:
-            os.close(reached)
+            tree.release(reached)
 
 
 @dataclass(slots=True)
@@ -247,7 +268,7 @@ class _Walk:
         if component in (b"", b"."):
             return False
         if self.outside is not None:
-            self._at(b"/" + b"/".join(_resolved(self.outside + b"/" + component)))
+            self._at(_joined(self.outside + b"/" + component))
         elif component != b"..":
             self.names.append(Name(component))
             self.places.append(self._policy.child(self.places[-1], Name(component)))
@@ -297,6 +318,11 @@ class _Walk:
         while any(text.link == link for text in self.texts):
             self.texts.pop()
         return self.with_the_rest(components(link)) if self.texts else Landing.NOT_SHOWN
+
+
+def _joined(text: bytes) -> bytes:
+    """An absolute text as a path, `.` and `..` by the text."""
+    return b"/" + b"/".join(_resolved(text))
 
 
 def _resolved(text: bytes) -> list[bytes]:

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-import os
 import stat
-from typing import TYPE_CHECKING
 
 from policyfs.policy.levels import Standing
-from policyfs.policy.paths import Name, child
+from policyfs.policy.paths import Name
 from policyfs.policy.refusals import Refusal
 from policyfs.policy.tree import Place
+from policyfs.source.tree import TOP, Status, child
 from policyfs.view.attributes import Attributes, shown
+from policyfs.view.location import Location
+from policyfs.view.monitor import Monitor
 from policyfs.view.refused import Refused
-
-if TYPE_CHECKING:
-    from policyfs.view.location import Location
-    from policyfs.view.view import View
 
 
 class Listing:
     """The entries of a directory as they were when it was opened: names judged once, in an order that does not change,
-    so that a position stays valid whatever is removed meanwhile. One descriptor, until `close`."""
+    so that a position stays valid whatever is removed meanwhile. One descriptor, until `close`. Where another tree is
+    mounted at a name, the name is that tree's."""
 
-    def __init__(self, view: View, location: Location, directory: int, *, removed: bool) -> None:
-        """`directory` is this listing's to close. `removed` says that it is meant by itself, though it has no name left;
-        else nothing is told of it unless it stands at its location."""
-        self._view = view
+    def __init__(self, monitor: Monitor, location: Location, directory: int, *, removed: bool) -> None:
+        """`directory` was opened to be listed, in the tree that holds the location, and is this listing's to release.
+        `removed` says that it is meant by itself, though it has no name left; else nothing is told of it unless it stands
+        at its location."""
+        self._monitor = monitor
         self._location = location
+        self._tree, self._path = monitor.trees.of(location.path)
+        self._mounted = frozenset(() if removed else monitor.trees.names_in(location.path))
         self._directory = directory
         self._removed = removed
-        self._step = view.policy.child
+        self._step = monitor.policy.child
         self._places: dict[Name, Place] | None = None
 
     def read(self) -> list[Name]:
@@ -37,7 +38,10 @@ class Listing:
         behind a name may yet be nothing that is shown: `entries` tells. Raises STALE where the directory was moved."""
         step, place = self._step, self._location.place
         rest, places, shown_names = place.rest, {}, []
-        for name in self._view.root.names(self._directory):
+        names = self._tree.names(self._directory)
+        if self._mounted:
+            names += self._mounted.difference(names)
+        for name in names:
             judged = step(place, name)
             if judged.standing is Standing.VISIBLE:
                 shown_names.append(name)
@@ -72,18 +76,20 @@ class Listing:
         return self.entries([name])[0]
 
     def _changed_ns(self) -> int:
-        return os.fstat(self._directory).st_ctime_ns
+        return self._tree.status(self._directory).st_ctime_ns
 
     def _still_there(self) -> None:
-        if self._removed or self._view.root.stands_at(self._directory, self._location.path):
+        if self._removed or self._tree.stands_at(self._directory, self._path):
             return
         # What was removed has nothing in it any more.
-        if os.fstat(self._directory).st_nlink > 0:
+        if self._tree.status(self._directory).st_nlink > 0:
             raise Refused(Refusal.STALE, self._location.path, absent=True)
 
     def _entry(self, name: Name) -> Attributes | None:
+        if name in self._mounted:
+            return self._entry_mounted(name)
         try:
-            return self._shown(name, self._view.root.stat_name(self._directory, name))
+            return self._shown(name, self._tree.stat_name(self._directory, name))
         except PermissionError:
             # A directory that may be read and not searched: better told than shown empty.
             raise
@@ -92,27 +98,38 @@ class Listing:
 
     def _entry_there(self, name: Name) -> Attributes | None:
         """An entry that stands by this very name now."""
+        if name in self._mounted:
+            return self._entry_mounted(name)
         try:
-            status = self._view.root.stat_within(self._directory, child(self._location.path, name))
+            status = self._tree.stat_within(self._directory, child(self._path, name))
         except OSError:
             return None
         return self._shown(name, status)
 
-    def _shown(self, name: Name, status: os.stat_result) -> Attributes | None:
-        if stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 1):
-            return shown(self.place(name), self._view.root.identify(status), status)
+    def _entry_mounted(self, name: Name) -> Attributes | None:
+        """The top of the tree that is mounted at a name."""
+        location = self._monitor.child(self._location, name)
+        tree, _ = self._monitor.trees.of(location.path)
         try:
-            return self._view.judged(self._view.child(self._location, name), status)
+            return self._monitor.judged(location, tree.stat(TOP))
+        except OSError:
+            return None
+
+    def _shown(self, name: Name, status: Status) -> Attributes | None:
+        if stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 1):
+            return shown(self.place(name), self._tree.identify(status), status)
+        try:
+            return self._monitor.judged(self._monitor.child(self._location, name), status)
         except OSError:
             # A link whose text this user may not read is not shown, and hides nothing beside it (/proc/1/exe).
             return None
 
     def sync(self) -> None:
         """fsync(2) of the directory."""
-        os.fsync(self._directory)
+        self._tree.sync(self._directory)
 
     def close(self) -> None:
         """Close the descriptor, once."""
         directory, self._directory = self._directory, -1
         if directory >= 0:
-            os.close(directory)
+            self._tree.release(directory)

@@ -11,51 +11,50 @@ What remains: a name that is taken away or replaced within the microsecond betwe
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 
-from policyfs.policy.paths import ROOT, Name, ViewPath
 from policyfs.policy.refusals import Refusal
-from policyfs.source.root import RENAME_NOREPLACE, Root
+from policyfs.source.tree import RENAME_NOREPLACE, Status
 from policyfs.view.location import Location
 from policyfs.view.refused import Refused
+from policyfs.view.trees import Entry
 
 
-def still_there(root: Root, location: Location, directory: int) -> None:
+def still_there(location: Location, entry: Entry) -> None:
     """Refuse, as STALE, what is done by a location's name in its directory, if that was moved since it was reached."""
-    if not root.stands_at(directory, ViewPath(location.path.rpartition(b"/")[0] or ROOT)):
+    if not entry.is_in_place():
         raise Refused(Refusal.STALE, location.path, absent=True)
 
 
-def made_there(root: Root, location: Location, directory: int, name: Name, made: os.stat_result) -> os.stat_result:
+def made_there(location: Location, entry: Entry, made: Status) -> Status:
     """The same after a name was made, which is taken away again. Gives what was made."""
     try:
-        still_there(root, location, directory)
+        still_there(location, entry)
         return made
     except Refused:
-        root.unmake(directory, name, root.identify(made))
+        entry.tree.unmake(entry.directory, entry.name, entry.tree.identify(made))
         raise
 
 
-Parents = tuple[tuple[Location, int], tuple[Location, int]]
-"""The old name and the new one of a rename, each with its directory."""
+Ends = tuple[tuple[Location, Entry], tuple[Location, Entry]]
+"""The old name and the new one of a rename, each with its entry."""
 
 
-def all_still_there(root: Root, parents: Parents) -> None:
+def both_still_there(ends: Ends) -> None:
     """`still_there` of both directories of a rename."""
-    for location, directory in parents:
-        still_there(root, location, directory)
+    for location, entry in ends:
+        still_there(location, entry)
 
 
-def renamed_there(root: Root, parents: Parents, moved: os.stat_result, flags: int) -> None:
+def renamed_there(ends: Ends, moved: Status, flags: int) -> None:
     """The same after a rename that replaced nothing, which is taken back."""
     try:
-        all_still_there(root, parents)
+        both_still_there(ends)
     except Refused:
-        (old, old_parent), (new, new_parent) = parents
-        old_name, new_name = (Name(at.path.rpartition(b"/")[2]) for at in (old, new))
+        (_, old), (_, new) = ends
+        tree = new.tree
         with suppress(OSError):
-            again = root.stat_name(new_parent, new_name)
-            if root.identify(again) == root.identify(moved):
-                root.rename(new_parent, new_name, old_parent, old_name, flags or RENAME_NOREPLACE)
+            again = tree.stat_name(new.directory, new.name)
+            if tree.identify(again) == tree.identify(moved):
+                tree.rename(new.directory, new.name, old.directory, old.name, flags or RENAME_NOREPLACE)
         raise

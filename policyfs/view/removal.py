@@ -5,78 +5,79 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING
 
 from policyfs.policy import permissions
 from policyfs.policy.paths import Name, components
 from policyfs.policy.refusals import Refusal
 from policyfs.source.files import OpenFile
-from policyfs.source.root import Root
+from policyfs.source.tree import Status, Tree, child
+from policyfs.view.location import Location
+from policyfs.view.monitor import Monitor
 from policyfs.view.refused import Refused
-
-if TYPE_CHECKING:
-    from policyfs.view.location import Location
-    from policyfs.view.view import View
+from policyfs.view.trees import Entry
 
 
-def remove_directory(view: View, location: Location, parent: int, reached: int) -> tuple[Location, ...]:
-    """Remove a directory from its `parent`, which may be removed, and with it the links that a bare mount does not show
-    (rule link-6): a session that sees none of them can remove none. Gives those links. `reached` is the directory itself."""
-    name = _name(location)
+def remove_directory(monitor: Monitor, location: Location, entry: Entry, reached: int) -> tuple[Location, ...]:
+    """Remove a directory, which may be removed, and with it the links that a bare mount does not show (rule link-6): a
+    session that sees none of them can remove none. Gives those links. `reached` is the directory itself."""
+    tree = entry.tree
     try:
-        view.root.remove_directory(parent, name)
+        tree.remove_directory(entry.directory, entry.name)
         return ()
     except OSError as error:
         if error.errno != errno.ENOTEMPTY:
             raise
-    links = _left_alone(view, location, reached)
+    links = _left_alone(monitor, location, tree, reached)
     for link in links:
-        view.repositories.may_take_away(link, reached, _name(link))
-    if not view.root.stands_at(reached, location.path):
+        name = _name(link)
+        monitor.repositories.may_take_away(link, Entry(tree, child(entry.path, name), reached, name))
+    if not tree.stands_at(reached, entry.path):
         raise Refused(Refusal.STALE, location.path, absent=True)
     for link in links:
-        view.root.unlink(reached, _name(link))
-    view.root.remove_directory(parent, name)
+        tree.unlink(reached, _name(link))
+    tree.remove_directory(entry.directory, entry.name)
     return links
 
 
-def _left_alone(view: View, location: Location, directory: int) -> tuple[Location, ...]:
+def _left_alone(monitor: Monitor, location: Location, tree: Tree, directory: int) -> tuple[Location, ...]:
     """What is in a directory, if each is a link that is not shown though its level would let it be removed; else nothing."""
-    if view.links.all_shown:
+    if monitor.links.all_shown:
         return ()
     links: tuple[Location, ...] = ()
     # The first alone tells that most directories hold something else.
     for most in (1, None):
-        links = tuple(view.child(location, name) for name in view.root.names(directory, most))
-        if not all(_is_left_alone(view, link, directory) for link in links):
+        links = tuple(monitor.child(location, name) for name in tree.names(directory, most))
+        if not all(_is_left_alone(monitor, link, tree, directory) for link in links):
             return ()
     return links
 
 
-def _is_left_alone(view: View, link: Location, directory: int) -> bool:
-    if permissions.remove(link.parent, link.place, directory=False, unknown_missing=view.policy.unknown_missing):
+def _is_left_alone(monitor: Monitor, link: Location, tree: Tree, directory: int) -> bool:
+    unknown_missing = monitor.policy.unknown_missing
+    if permissions.remove(link.parent, link.place, directory=False, unknown_missing=unknown_missing):
         return False
     try:
-        reached = view.root.reach_name(directory, _name(link))
+        reached = tree.reach_name(directory, _name(link))
     except OSError:
         return False
     try:
-        is_link = stat.S_ISLNK(os.fstat(reached).st_mode)
-        return is_link and not view.links.shows(link.path, view.root.link_text(reached))
+        is_link = stat.S_ISLNK(tree.status(reached).st_mode)
+        return is_link and not monitor.links.shows(link.path, tree.link_text(reached))
     finally:
-        os.close(reached)
+        tree.release(reached)
 
 
-def kept(root: Root, directory: int, name: Name, status: os.stat_result) -> OpenFile | None:
+def kept(entry: Entry, status: Status) -> OpenFile | None:
     """An entry of a directory kept in reach, if it is still the one of this status."""
+    tree = entry.tree
     try:
-        reached = root.reach_name(directory, name)
+        reached = tree.reach_name(entry.directory, entry.name)
     except OSError:
         return None
-    if root.identity(reached) != root.identify(status):
-        os.close(reached)
+    if tree.identity(reached) != tree.identify(status):
+        tree.release(reached)
         return None
-    return OpenFile(reached, unopened=os.O_RDONLY)
+    return tree.open_lazily(reached, os.O_RDONLY)
 
 
 def _name(location: Location) -> Name:

@@ -37,10 +37,11 @@ from policyfs.policy.paths import (
 )
 from policyfs.policy.policy import Policy
 from policyfs.policy.refusals import Refusal
-from policyfs.source.files import Guard
-from policyfs.source.root import Root
+from policyfs.source.files import LARGEST_READ, Guard
+from policyfs.source.tree import Status, Tree
 from policyfs.view.location import Location
 from policyfs.view.refused import Refused
+from policyfs.view.trees import Entry, Trees, inside
 
 _REVEALING = re.compile(
     rb"/(?:" + b"|".join(re.escape(name.encode()) for name in sorted(git.REVEALING)) + rb")[^/]*(?:/|\Z)", re.IGNORECASE
@@ -54,11 +55,11 @@ _BY_CONTENT = frozenset({git.OUTSIDE, git.DATA, git.LOOSE, git.MODULE})
 
 
 class Repositories:
-    """The git directories of one view. `bases` are the paths under which the view's `/` is found: SOURCE's own, the one that
-    its owner has for it, the mountpoint."""
+    """The git directories of one view. `bases` are the paths of the machine under which paths of the view are found, each
+    with its path in the view: for `/` SOURCE's own, the one that its owner has for it, the mountpoint."""
 
-    def __init__(self, root: Root, policy: Callable[[], Policy], bases: tuple[HostPath, ...]) -> None:
-        self._root = root
+    def __init__(self, trees: Trees, policy: Callable[[], Policy], bases: tuple[tuple[HostPath, ViewPath], ...]) -> None:
+        self._trees = trees
         self._policy = policy
         self._bases = bases
 
@@ -95,30 +96,30 @@ class Repositories:
             raise Refused(refused, location.path, location.place)
         self.may_change(location)
 
-    def may_complete(self, location: Location, directory: int, name: Name) -> None:
+    def may_complete(self, location: Location, entry: Entry) -> None:
         """Refuse to make a name in a directory that would be a git directory with it."""
-        made = self._signed(name)
+        made = self._signed(entry.name)
         if made is None or location.parent.git not in _BY_CONTENT:
             return
-        there = self._signature(directory)
+        there = _signature(entry.tree, entry.directory)
         if git.is_git_directory({*there, made}) and not git.is_git_directory(there):
             raise Refused(Refusal.GIT_PROTECTED, location.path, location.place)
 
-    def may_take_away(self, location: Location, directory: int, name: Name) -> None:
+    def may_take_away(self, location: Location, entry: Entry) -> None:
         """Refuse to make what is a git directory by its content none, and so to open what is kept in it."""
         self.may_change(location)
-        taken = self._signed(name)
+        taken = self._signed(entry.name)
         if taken is None or location.parent.git not in (git.OUTSIDE, git.DATA, git.LOOSE):
             return
-        there = self._signature(directory)
+        there = _signature(entry.tree, entry.directory)
         if git.is_git_directory(there) and not git.is_git_directory(there - {taken}):
             raise Refused(Refusal.GIT_PROTECTED, location.path, location.place)
 
-    def may_move(self, old: Location, new: Location, directory: int, name: Name, status: os.stat_result) -> None:
+    def may_move(self, old: Location, new: Location, entry: Entry, status: Status) -> None:
         """Refuse to move an entry of a directory to a place where git would find it unjudged."""
         if new.place.git is git.UNPROTECTED:
             return
-        self.may_take_away(old, directory, name)
+        self.may_take_away(old, entry)
         is_directory, is_link = stat.S_ISDIR(status.st_mode), stat.S_ISLNK(status.st_mode)
         refused = False
         if is_link or is_directory:
@@ -127,9 +128,9 @@ class Repositories:
             refused = refused or (new.place.git is git.OUTSIDE and self._is_within(new.path))
         if is_directory and old.place.git in _BY_CONTENT:
             # A relative path in its configuration would begin elsewhere.
-            refused = refused or self._is_repository_in(directory, name)
+            refused = refused or _is_repository_in(entry)
         if new.place.git.judged is not None:
-            refused = refused or not self._may_stand(new, directory, name)
+            refused = refused or not self._may_stand(new, entry)
         if refused:
             raise Refused(Refusal.GIT_PROTECTED, new.path, new.place)
 
@@ -145,38 +146,40 @@ class Repositories:
     def _judge(self, opened: Location, descriptor: int, offset: int, data: bytes | None) -> None:
         """Refuse a write of `data` at `offset`, or the cutting to a length of `offset`, by what the file would hold where it
         stands now."""
-        status = os.fstat(descriptor)
-        if status.st_nlink == 0:
+        tree, _ = self._trees.of(opened.path)
+        if tree.status(descriptor).st_nlink == 0:
             return
-        path = self._root.path_of(descriptor)
-        if path is None:
+        stands_at = tree.path_of(descriptor)
+        if stands_at is None:
             # Moved out of the tree, or too deep to be named: where it stands, git may find it.
             raise Refused(Refusal.GIT_PROTECTED, opened.path, opened.place)
+        path = self._trees.in_view(tree, stands_at)
         place = self._policy().place(path)
         judged = place.git.judged
         if judged is None or (data is None and offset == 0 and judged.small):
             return
         fine = data is not None and judged.small and offset + len(data) <= git_contents.MAX_BYTES
         if fine and data is not None:
-            content = self._content(descriptor, git_contents.MAX_BYTES)
+            content = _content(tree, descriptor, git_contents.MAX_BYTES)
             fine = content is not None and self._is_fine(
                 path, judged, content[:offset].ljust(offset, b"\0") + data + content[offset + len(data) :]
             )
         if not fine:
             raise Refused(Refusal.GIT_PROTECTED, path, place)
 
-    def _may_stand(self, new: Location, directory: int, name: Name) -> bool:
+    def _may_stand(self, new: Location, entry: Entry) -> bool:
         """Whether an entry of a directory may be found by git at a location that is judged."""
         judged = new.place.git.judged
-        reached = self._root.reach_name(directory, name)
+        tree = entry.tree
+        reached = tree.reach_name(entry.directory, entry.name)
         try:
-            status = os.fstat(reached)
+            status = tree.status(reached)
             if judged is None or not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
                 return False
-            content = self._content(reached, git_contents.MAX_BYTES if judged.small else git_contents.MAX_INDEX_BYTES)
+            content = _content(tree, reached, git_contents.MAX_BYTES if judged.small else git_contents.MAX_INDEX_BYTES)
             return content is not None and self._is_fine(new.path, judged, content)
         finally:
-            os.close(reached)
+            tree.release(reached)
 
     def _is_fine(self, path: ViewPath, judged: Judged, content: bytes) -> bool:
         """Whether git may find this content at a path."""
@@ -210,10 +213,10 @@ class Repositories:
             place = host_path(text)
         except PathFault:
             return None
-        for base in self._bases:
+        for base, point in self._bases:
             rest = below(place, base)
             if rest is not None:
-                return ViewPath(b"/" + rest)
+                return inside(point, rest)
         return None
 
     def _uses_programs_of_work_trees(self, directory: ViewPath) -> bool:
@@ -231,32 +234,26 @@ class Repositories:
 
     def _is_there(self, work_tree: ViewPath, path: bytes) -> bool:
         try:
-            self._root.stat(view_path(path, work_tree))
+            tree, place = self._trees.of(view_path(path, work_tree))
+            tree.stat(place)
         except (OSError, PathFault):
             return False
         return True
 
     def _configuration(self, directory: ViewPath) -> list[git_config.Entry] | None:
         """The configuration of a repository, None where it cannot be read."""
+        tree, path = self._trees.of(child(directory, Name(b"config")))
         try:
-            reached = self._root.reach(child(directory, Name(b"config")))
+            reached = tree.reach(path)
         except OSError:
             return None
         try:
-            content = self._content(reached, git_config.MAX_BYTES)
+            content = _content(tree, reached, git_config.MAX_BYTES)
             return None if content is None else git_config.parse(content)
         except (OSError, git_config.NotAConfiguration):
             return None
         finally:
-            os.close(reached)
-
-    def _content(self, reached: int, most: int) -> bytes | None:
-        """What is in a regular file, None for anything else and for one with more bytes than `most`."""
-        if not stat.S_ISREG(os.fstat(reached).st_mode):
-            return None
-        with os.fdopen(self._root.reopen(reached, os.O_RDONLY), "rb") as file:
-            content = file.read(most + 1)
-        return content if len(content) <= most else None
+            tree.release(reached)
 
     # -- what is there ----------------------------------------------------------------------------------------------------
 
@@ -277,44 +274,63 @@ class Repositories:
         return any(self._is_repository(ViewPath(joined(names[:depth]))) for depth in range(len(names)))
 
     def _is_repository(self, path: ViewPath) -> bool:
+        tree, place = self._trees.of(path)
         try:
-            directory = self._root.reach_directory(path)
+            directory = tree.reach_directory(place)
         except OSError:
             return False
         try:
-            return self._is_repository_at(directory)
+            return _is_repository_at(tree, directory)
         finally:
-            os.close(directory)
-
-    def _is_repository_in(self, directory: int, name: Name) -> bool:
-        reached = self._root.reach_name(directory, name)
-        try:
-            return self._is_repository_at(reached)
-        finally:
-            os.close(reached)
-
-    def _is_repository_at(self, directory: int) -> bool:
-        # Hardly any directory has the first of the names.
-        return self._has(directory, git.SIGNATURE[0]) and git.is_git_directory(self._signature(directory))
-
-    def _signature(self, directory: int) -> set[Name]:
-        """Which names of a git directory's signature a directory has."""
-        return {name for name in git.SIGNATURE if self._has(directory, name)}
-
-    def _has(self, directory: int, name: Name) -> bool:
-        try:
-            self._root.stat_name(directory, name)
-        except FileNotFoundError:
-            return False
-        except OSError:
-            # Something stands there that no view enters.
-            return True
-        return True
+            tree.release(directory)
 
     def _signed(self, name: Name) -> Name | None:
         """The name of the signature that a name is to the source."""
         found = _SIGNATURE.get(name.lower())
         return found if found is None or found == name or self._policy().fold_case else None
+
+
+def _content(tree: Tree, reached: int, most: int) -> bytes | None:
+    """What is in a regular file, None for anything else and for one with more bytes than `most`."""
+    if not stat.S_ISREG(tree.status(reached).st_mode):
+        return None
+    content = bytearray()
+    file = tree.open(reached, os.O_RDONLY)
+    try:
+        while len(content) <= most and (piece := file.read(len(content), LARGEST_READ)):
+            content += piece
+    finally:
+        file.close()
+    return bytes(content) if len(content) <= most else None
+
+
+def _is_repository_in(entry: Entry) -> bool:
+    reached = entry.tree.reach_name(entry.directory, entry.name)
+    try:
+        return _is_repository_at(entry.tree, reached)
+    finally:
+        entry.tree.release(reached)
+
+
+def _is_repository_at(tree: Tree, directory: int) -> bool:
+    # Hardly any directory has the first of the names.
+    return _has(tree, directory, git.SIGNATURE[0]) and git.is_git_directory(_signature(tree, directory))
+
+
+def _signature(tree: Tree, directory: int) -> set[Name]:
+    """Which names of a git directory's signature a directory has."""
+    return {name for name in git.SIGNATURE if _has(tree, directory, name)}
+
+
+def _has(tree: Tree, directory: int, name: Name) -> bool:
+    try:
+        tree.stat_name(directory, name)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        # Something stands there that no view enters.
+        return True
+    return True
 
 
 def _above(path: ViewPath) -> ViewPath:

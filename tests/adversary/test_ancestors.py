@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import pytest
 
-from policyfs.source.root import RENAME_EXCHANGE, RENAME_NOREPLACE
+from policyfs.source.tree import RENAME_EXCHANGE, RENAME_NOREPLACE
 from tests.mount.harness import Mounted, Person, errno_of, mounted, until
 
 SECRET = "the token"

@@ -15,7 +15,7 @@ import pytest
 import policyfs
 from policyfs import Level, Mounted, Policy, View
 from policyfs.policy.paths import HostPath
-from policyfs.source.root import RENAME_NOREPLACE
+from policyfs.source.tree import RENAME_NOREPLACE
 from tests.conformance.adapter import make_tree
 from tests.mount import harness
 

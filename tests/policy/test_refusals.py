@@ -55,6 +55,8 @@ def test_refusals_with_one_errno_are_still_told_apart() -> None:
         (Refusal.NAMED_BY_RULE, errno.EBUSY),
         (Refusal.RULES_BELOW, errno.EACCES),
         (Refusal.CROSSES_RULES, errno.EXDEV),
+        (Refusal.MOUNT_POINT, errno.EBUSY),
+        (Refusal.CROSSES_TREES, errno.EXDEV),
         (Refusal.NAME_TOO_LONG, errno.ENAMETOOLONG),
         (Refusal.NO_DEVICES, errno.EPERM),
         (Refusal.STALE, errno.ESTALE),

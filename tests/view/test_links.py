@@ -16,6 +16,7 @@ from policyfs.policy.policy import Policy, Surroundings
 from policyfs.policy.session import Session
 from policyfs.source.root import Root
 from policyfs.view.links import Landing, Links
+from policyfs.view.trees import Trees
 
 Opens = Callable[..., Links]
 
@@ -42,8 +43,9 @@ def links() -> Iterator[Opens]:
         )
         policy = Policy(session, surroundings)
         return Links(
-            roots[-1],
+            Trees(roots[-1]),
             lambda: policy,
+            HostPath(source),
             HostPath(named or source),
             None if at is None else HostPath(at),
             None if beside is None else [HostPath(place) for place in beside],

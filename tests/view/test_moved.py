@@ -19,8 +19,8 @@ from policyfs.policy.policy import Policy, Surroundings
 from policyfs.policy.refusals import Refusal
 from policyfs.policy.session import Session
 from policyfs.source import root as root_module
-from policyfs.source.root import RENAME_EXCHANGE, Root
-from policyfs.source.tree import SOURCE, Identity
+from policyfs.source.root import Root
+from policyfs.source.tree import RENAME_EXCHANGE, SOURCE, Identity
 from policyfs.view.location import Location
 from policyfs.view.outcomes import Changes
 from policyfs.view.refused import Refused

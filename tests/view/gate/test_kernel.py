@@ -18,7 +18,7 @@ from policyfs.policy.policy import Policy
 from policyfs.policy.refusals import Refusal
 from policyfs.policy.session import Session
 from policyfs.source.files import OpenFile
-from policyfs.source.root import RENAME_EXCHANGE, RENAME_NOREPLACE
+from policyfs.source.tree import RENAME_EXCHANGE, RENAME_NOREPLACE
 from policyfs.view.location import Location
 from policyfs.view.outcomes import Changes
 from policyfs.view.refused import Refused

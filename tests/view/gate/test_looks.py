@@ -14,7 +14,7 @@ from policyfs.policy.paths import HostPath, Name, ViewPath
 from policyfs.policy.policy import Policy
 from policyfs.policy.refusals import Refusal
 from policyfs.source.files import OpenFile
-from policyfs.source.root import RENAME_EXCHANGE, RENAME_NOREPLACE
+from policyfs.source.tree import RENAME_EXCHANGE, RENAME_NOREPLACE
 from policyfs.view.outcomes import Changes
 from policyfs.view.refused import Refused
 from policyfs.view.view import View
@@ -184,8 +184,8 @@ def test_a_listing_that_fails_leaves_nothing_open(view: View, monkeypatch: pytes
 def test_a_listing_closes_its_own_descriptor_alone(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, however often it is asked to."""
     listing = view.listing(at(view, "/d"))
-    close, closed = os.close, []
-    monkeypatch.setattr(os, "close", lambda descriptor: (closed.append(descriptor), close(descriptor))[1])
+    release, closed = view.root.release, []
+    monkeypatch.setattr(view.root, "release", lambda descriptor: (closed.append(descriptor), release(descriptor))[1])
     for _ in range(3):
         listing.close()
     assert len(closed) == 1

@@ -13,7 +13,7 @@ import pytest
 
 from policyfs.policy.paths import HostPath, Name, ViewPath
 from policyfs.policy.refusals import Refusal
-from policyfs.source.root import RENAME_EXCHANGE
+from policyfs.source.tree import RENAME_EXCHANGE
 from policyfs.view.location import Location
 from policyfs.view.outcomes import Changes
 from policyfs.view.raced import TRIES, Raced
