@@ -143,6 +143,8 @@ class View(Monitor):
     @tried_again
     def create(self, location: Location, flags: int, mode: int, umask: int = 0) -> tuple[OpenFile, Attributes]:
         """Make a regular file and open it; without O_EXCL, open the one that is there."""
+        if not flags & os.O_EXCL and self.trees.is_point(location.path):
+            return self.open(location, flags), self.attributes(location)
         self._may_make(location, How.FILE)
         with self._directory(location) as entry:
             tree = entry.tree

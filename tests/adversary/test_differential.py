@@ -11,6 +11,9 @@ import ctypes
 import mmap
 import os
 import random
+import shutil
+import stat
+import subprocess
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +23,7 @@ import pytest
 
 from tests.adversary.answers import answer_of, shown, tree_of
 from tests.mount.harness import mounted
+from tests.mount.second_tree import with_second_tree
 
 OPERATIONS = 2500
 """For each seed."""
@@ -33,6 +37,8 @@ class Drawn:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
+        self.drawn = ("", "", "")
+        """The operation that was drawn last: its name and its two paths."""
         self.answers: Counter[str] = Counter()
 
     def path(self) -> str:
@@ -78,6 +84,7 @@ class Drawn:
         }
         # Trees grow only if more is made than is taken away.
         name = chance.choices(list(choices), [3, 3, 3, *[1] * (len(choices) - 3)])[0]
+        self.drawn = name, one, two
         return f"{name} {one} {two}", choices[name]
 
 
@@ -124,6 +131,103 @@ def test_same_operations_give_the_same_tree(source: Path, tmp_path: Path, seed: 
     assert len(tree) > 5
     assert drawn.answers["done"] > OPERATIONS / 10
     assert len(drawn.answers) > 8, drawn.answers
+
+
+class Plain:
+    """A plain directory that answers as a view with a second tree at `b` must: as a plain directory everywhere, but that `b`
+    stays where it is, and nothing is linked or renamed into or out of it."""
+
+    POINT = "b"
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / self.POINT).mkdir(parents=True)
+
+    def _place(self, path: str) -> tuple[bool, bool]:
+        """Whether a name is in the second tree, once all links before it are followed, and whether it is its mount point."""
+        above = os.path.realpath((self.root / path).parent)
+        place = os.path.relpath(os.path.join(above, os.path.basename(path)), self.root)
+        return place.startswith(f"{self.POINT}/"), place == self.POINT
+
+    def answer(self, said: str, one: str, two: str, act: Callable[[Path], Any]) -> Any:
+        """What an operation on one path, or two, must give. What the trees refuse is tried on a copy: whatever else is
+        wrong with it the kernel finds out first."""
+        refused = ""
+        if said in ("rename", "link") and self._place(one)[0] is not self._place(two)[0]:
+            refused = "EXDEV"
+        elif (said == "rmdir" and self._place(one)[1]) or (
+            said == "rename" and (self._place(one)[1] or self._place(two)[1])
+        ):
+            refused = "EBUSY"
+        if not refused:
+            return answer_of(act, self.root)
+        copy = self.root.with_name("copy")
+        subprocess.run(["cp", "-a", self.root, copy], check=True)
+        given = answer_of(act, copy)
+        shutil.rmtree(copy)
+        # The kernel itself answers for a directory that is to replace one which it lies in, and for two names of one object.
+        above = given == "ENOTEMPTY" and self._holds(two, one)
+        by_kernel = said == "rename" and (above or self._are_one(one, two))
+        return given if by_kernel or given not in (None, "ENOTEMPTY") else refused
+
+    def _are_one(self, one: str, two: str) -> bool:
+        """Whether two names have one object."""
+        with contextlib.suppress(OSError):
+            return os.path.samestat(os.lstat(self.root / one), os.lstat(self.root / two))
+        return False
+
+    def move(self, chance: random.Random) -> tuple[str, str, str, Callable[[Path], Any]]:
+        """A rename or a link of something that is there to a name in some directory."""
+        places = sorted(self.root.rglob("*"))
+        directories = [self.root, *(place for place in places if place.is_dir() and not place.is_symlink())]
+        one = str(chance.choice(places).relative_to(self.root))
+        two = str((chance.choice(directories) / chance.choice(_NAMES[:4])).relative_to(self.root))
+        if chance.random() < 0.5:
+            return "link", one, two, lambda root: os.link(root / one, root / two, follow_symlinks=False)
+        flags = chance.choice((0, 0, 1, 2))
+        return "rename", one, two, lambda root: _rename(root / one, root / two, flags)
+
+    def _holds(self, above: str, below: str) -> bool:
+        """Whether a directory holds a name, at any depth."""
+        place = os.path.realpath((self.root / below).parent)
+        return f"{place}/".startswith(f"{os.path.realpath(self.root / above)}/")
+
+
+@pytest.mark.parametrize("covered", [False, True], ids=["nothing covered", "a directory covered"])
+@pytest.mark.parametrize("seed", [6, 7])
+def test_a_view_of_two_trees_is_one_tree_but_for_moves_between_them(
+    source: Path, tmp_path: Path, seed: int, covered: bool
+) -> None:
+    """Thousands of operations over two trees answer as one plain directory does, but for EXDEV between the two and EBUSY for
+    the mount point (rules tree-1 to tree-3); what is covered stays as it was."""
+    plain, second = Plain(tmp_path / "plain"), tmp_path / "second"
+    second.mkdir()
+    if covered:
+        (source / Plain.POINT).mkdir()
+        (source / Plain.POINT / "a").write_text("covered")
+    drawn = Drawn(seed)
+    crossed = 0
+    with mounted(source, "/=stage", deadline=200, sabotage=with_second_tree(Plain.POINT, second)) as view:
+        for number in range(OPERATIONS):
+            if drawn.chance.random() < 0.2:
+                name, one, two, act = plain.move(drawn.chance)
+            else:
+                act = drawn.operation()[1]
+                name, one, two = drawn.drawn
+            expected, given = plain.answer(name, one, two, act), answer_of(act, view.point)
+            crossed += expected == "EXDEV"
+            assert given == expected, f"seed {seed}, operation {number}: {name} {one} {two}"[:200]
+        tree = tree_of(plain.root)
+        assert tree_of(view.point) == tree
+    inside = {path for path in tree if path.startswith(f"{Plain.POINT}/")}
+    assert {f"{Plain.POINT}/{path}" for path in tree_of(second)} == inside
+    behind = tree_of(source)
+    assert {path for path in behind if path.partition("/")[0] != Plain.POINT} == set(tree) - inside - {Plain.POINT}
+    assert not covered or (source / Plain.POINT / "a").read_text() == "covered"
+    # Something went on in both trees, and much was tried between them.
+    assert len(inside) > 2
+    assert len(tree) - len(inside) > 2
+    assert crossed > 20
 
 
 @pytest.mark.parametrize("text", ["a/a", "a/../b", "./a/", "b/a/c"])
