@@ -12,7 +12,6 @@ import mmap
 import os
 import random
 import shutil
-import stat
 import subprocess
 from collections import Counter
 from collections.abc import Callable
