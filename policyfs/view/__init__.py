@@ -1,7 +1,8 @@
-"""The only code that touches the source tree, through one gate that decides first.
+"""The reference monitor: the only code that touches a tree, and only after the policy has decided.
 
-`root` is the confined root: every system call on the source is in it, and none follows a link or crosses a mount.
-`view` is the gate: it takes judged locations, refuses by the policy, and only then acts through `root`. `links` says
-which symbolic links are shown and may be made, `attributes` is what a file's attributes look like in a view, `files` an
-open file.
+`view` has the operations on a judged location, and `monitor` what they have in common. Each asks the policy by the path in
+the view, finds the tree that holds the path in the table of `trees`, and only then acts, through the `Tree` protocol of
+`policyfs.source`. `links` judges what following a symbolic link gives, `attributes` says what an object's attributes look
+like in a view, `credentials` knows the files of credential places by identity, `moved` looks whether a directory still
+stands where it was judged, and `whole_path` is the same by whole paths, for callers without a mount.
 """

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -191,6 +192,7 @@ static pid_t child(void (*act)(void)) {
   pid_t process = fork();
   if (process < 0) exit(1);
   if (!process) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* No attacker is left where the test is stopped. */
     act();
     _exit(0);
   }

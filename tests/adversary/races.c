@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -289,6 +290,7 @@ static pid_t actor(const char *name, void (*act)(struct counts *)) {
     exit(1);
   }
   if (!child) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* No attacker is left where the test is stopped. */
     while (!shared->stop) act(mine);
     _exit(0);
   }
