@@ -6,8 +6,8 @@ it for a `with` block. See `policyfs.api` and docs/python.md.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+# What `typing.TYPE_CHECKING` is to a type checker. `policyfs run` waits for each module that is loaded before its daemon.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from policyfs.api import (
         Entry,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import signal
 import stat
-import subprocess
 
 from policyfs.daemon.interpreter import Interpreter
 from policyfs.daemon.request import MountRequest, Ready
@@ -49,12 +49,11 @@ class Daemon:
     def __init__(self, log_file: str | None, interpreter: Interpreter | None = None) -> None:
         """Start it, or take an interpreter that was started for it. Where it logs is also where a new interpreter would
         complain. Raises `UserFault`."""
-        error_output = _error_output(log_file)
-        if interpreter is None:
-            interpreter = Interpreter(error_output)
-        if error_output >= 0:
+        error_output = os.open(os.devnull, os.O_WRONLY) if log_file is None else open_log(log_file)
+        try:
+            interpreter = (interpreter or Interpreter(error_output)).take()
+        finally:
             os.close(error_output)
-        interpreter.take()
         self._request, self._answer, self._process = interpreter.request, interpreter.answer, interpreter.process
         self.pidfd = os.pidfd_open(self._process.pid)
 
@@ -81,17 +80,15 @@ class Daemon:
     def end(self) -> None:
         """End it, whatever it is at, and wait for that."""
         signal.pidfd_send_signal(self.pidfd, signal.SIGTERM)
-        try:
-            self._process.wait(_END_TIMEOUT)
-        except subprocess.TimeoutExpired:
+        ended = select.poll()
+        ended.register(self.pidfd, select.POLLIN)
+        if not ended.poll(_END_TIMEOUT * 1000):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-            self._process.wait()
+        self._process.wait()
 
     def leave(self) -> None:
         """Let it live on without this process, which does not wait for it."""
         os.close(self.pidfd)
-        # `Popen` would complain of a child that nobody waited for.
-        self._process.returncode = 0
 
 
 def start_daemon(request: MountRequest) -> Ready:
@@ -136,7 +133,3 @@ def open_log(file: str) -> int:
 
 
 _NO_FILE = " is not a regular file; name one, or a name that is free"
-
-
-def _error_output(log_file: str | None) -> int:
-    return subprocess.DEVNULL if log_file is None else open_log(log_file)
