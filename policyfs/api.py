@@ -45,13 +45,13 @@ from policyfs.opening.load import PolicyOptions, root_notes, source_of
 from policyfs.opening.view import open_policy, root_of
 from policyfs.policy.levels import Level, Standing
 from policyfs.policy.paths import HostPath, PathFault, ViewPath, below, components, from_text, joined, view_path
-from policyfs.policy.policy import Policy as CompiledPolicy
+from policyfs.policy.policy import CompiledPolicy
 from policyfs.policy.refusals import Refusal
 from policyfs.source.tree import RENAME_NOREPLACE
 from policyfs.view.attributes import Attributes
 from policyfs.view.location import Location
+from policyfs.view.monitor import ReferenceMonitor
 from policyfs.view.refused import Refused
-from policyfs.view.view import View as Gate
 from policyfs.view.whole_path import follow, in_directory, name_at
 
 __all__ = [
@@ -286,7 +286,7 @@ class View:
         self._lock = threading.Lock()
         """Held while a policy takes another's place: no thread is handed the old one after that."""
         self._nearby: _instructions.Nearby | None = None
-        self._gate: Gate | None
+        self._gate: ReferenceMonitor | None
         self._in_force: OwnPolicy
         if policy is None:
             point = client.mounted_root(os.fsdecode(source))
@@ -296,7 +296,7 @@ class View:
         self._policy = policy_for_source(source, policy)
         root = root_of(self._policy._source)
         self._in_force = OwnPolicy(self._policy._compiled, LinkWatch(root.source))
-        self._gate = Gate(root, self._in_force.current(), named=places.absolute(os.fsdecode(source)))
+        self._gate = ReferenceMonitor(root, self._in_force.current(), named=places.absolute(os.fsdecode(source)))
 
     def __enter__(self) -> View:
         return self
@@ -473,7 +473,7 @@ class View:
     # -- where --------------------------------------------------------------------------------------------------------
 
     @property
-    def _open_gate(self) -> Gate:
+    def _open_gate(self) -> ReferenceMonitor:
         with self._lock:
             gate = self._gate
             if gate is None:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from policyfs.policy.paths import ROOT, Name, ViewPath, below, child, components, display, display_lines, from_text, joined
 from policyfs.view.location import Location
-from policyfs.view.view import View
+from policyfs.view.monitor import ReferenceMonitor
 from policyfs.view.whole_path import follow
 
 NAMES = (Name(b"AGENTS.md"), Name(b"CLAUDE.md"))
@@ -80,7 +80,7 @@ def instruction_text(
 
 
 def chain(
-    view: View,
+    view: ReferenceMonitor,
     start: ViewPath | None = None,
     *,
     before: Sequence[Instruction] = (),
@@ -96,7 +96,7 @@ def chain(
 class Nearby:
     """The instruction files below the start directory, each handed over once: one object for one session."""
 
-    def __init__(self, view: View, start: ViewPath | None = None, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, view: ReferenceMonitor, start: ViewPath | None = None, max_bytes: int = MAX_BYTES) -> None:
         self._view = view
         self._most_bytes = max_bytes
         self._given: set[ViewPath] = set()
@@ -138,7 +138,7 @@ def as_text(instructions: Iterable[Instruction]) -> str:
     return "\n".join(str(instruction) for instruction in instructions)
 
 
-def _start(view: View, start: ViewPath | None) -> ViewPath:
+def _start(view: ReferenceMonitor, start: ViewPath | None) -> ViewPath:
     """Where the chain ends: where a start directory really is, or, where a link on the way leads nowhere that the session
     sees, what its text says."""
     session = view.policy.session
@@ -148,7 +148,7 @@ def _start(view: View, start: ViewPath | None) -> ViewPath:
     return session.boundary if outside else really
 
 
-def _chain(view: View, start: ViewPath | None, max_bytes: int) -> list[tuple[Location, Instruction]]:
+def _chain(view: ReferenceMonitor, start: ViewPath | None, max_bytes: int) -> list[tuple[Location, Instruction]]:
     boundary = view.policy.session.boundary
     outer = 0 if boundary == ROOT else len(components(boundary))
     names = components(_start(view, start))
@@ -157,7 +157,7 @@ def _chain(view: View, start: ViewPath | None, max_bytes: int) -> list[tuple[Loc
     return [here for here in found if here is not None]
 
 
-def _of(view: View, directory: ViewPath, max_bytes: int) -> tuple[Location, Instruction] | None:
+def _of(view: ReferenceMonitor, directory: ViewPath, max_bytes: int) -> tuple[Location, Instruction] | None:
     """What one directory contributes, and where it really is."""
     for name in NAMES:
         path = child(directory, name)
@@ -177,7 +177,7 @@ def _of(view: View, directory: ViewPath, max_bytes: int) -> tuple[Location, Inst
     return None
 
 
-def _really(view: View, path: ViewPath) -> ViewPath | None:
+def _really(view: ReferenceMonitor, path: ViewPath) -> ViewPath | None:
     try:
         return follow(view, path).path
     except OSError:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import ROOT, HostPath, ViewPath, display
-from policyfs.policy.policy import Policy
+from policyfs.policy.policy import CompiledPolicy
 from policyfs.policy.refusals import Refusal
 
 TEMPLATE = """\
@@ -55,7 +55,7 @@ class TemplateFault(ValueError):
 class Subject:
     """What a block is about: a policy, and the path of its view for the reader."""
 
-    policy: Policy
+    policy: CompiledPolicy
     at: HostPath
 
     def shown(self, path: ViewPath) -> str:
@@ -65,7 +65,7 @@ class Subject:
         return display(self.at if path == ROOT else self.at + path)
 
 
-def workspace(policy: Policy, template: str = TEMPLATE, at: HostPath = _ROOT_PLACE) -> str:
+def workspace(policy: CompiledPolicy, template: str = TEMPLATE, at: HostPath = _ROOT_PLACE) -> str:
     """The workspace block for a policy, for a reader who sees the view at `at`. Raises `TemplateFault`."""
     unknown = sorted({name for name in _FIELD.findall(template) if name not in FIELDS})
     if unknown:

@@ -19,7 +19,7 @@ from policyfs.host.errors import Exit
 from policyfs.opening.load import PolicyOptions, git_machine, session_of, source_of
 from policyfs.opening.view import nothing_open, policy_on, root_of
 from policyfs.policy.paths import ViewPath, display
-from policyfs.policy.policy import Policy
+from policyfs.policy.policy import CompiledPolicy
 
 _MAX_SHOWN = 10
 """Findings of one kind that a person is shown unless they ask for all: more is no longer read."""
@@ -94,7 +94,7 @@ def _progress() -> Iterator[Notice]:
         yield notice
 
 
-def _print(findings: list[Finding], policy: Policy, protected: list[bytes], *, show_all: bool) -> None:
+def _print(findings: list[Finding], policy: CompiledPolicy, protected: list[bytes], *, show_all: bool) -> None:
     if not findings:
         click.echo(f"nothing found in {display(policy.surroundings.source)}")
     if protected:

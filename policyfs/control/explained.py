@@ -6,14 +6,14 @@ import errno
 from typing import Any
 
 from policyfs.policy.paths import NAME_MAX, PathFault, ViewPath, from_text
-from policyfs.policy.policy import Explanation
+from policyfs.policy.policy import Verdict
 from policyfs.policy.refusals import Refusal
 
 OPERATIONS = ("look", "change", "commit")
 """The kinds of operation that an explanation answers for (rule level-7)."""
 
 
-def explanation_values(explanation: Explanation) -> dict[str, Any]:
+def explanation_values(explanation: Verdict) -> dict[str, Any]:
     """Everything, for the person whose policy it is; undecodable bytes of a path are surrogates."""
     decision = explanation.decision
     return {
@@ -50,7 +50,7 @@ def errno_name(code: int) -> str:
     return errno.errorcode[code]
 
 
-def _answers(explanation: Explanation) -> dict[str, Any]:
+def _answers(explanation: Verdict) -> dict[str, Any]:
     return {
         answer.operation: None
         if answer.refusal is None

@@ -45,7 +45,7 @@ from policyfs.host.errors import Exit, UserFault
 from policyfs.live.policy import LivePolicy
 from policyfs.policy.levels import LEVELS
 from policyfs.policy.paths import HostPath, PathFault, ViewPath, display, from_text, view_path
-from policyfs.policy.policy import Policy
+from policyfs.policy.policy import CompiledPolicy
 from policyfs.policy.refusals import Refusal
 from policyfs.policy.values import policy_values
 from policyfs.view.links import Landing
@@ -185,11 +185,11 @@ class Control:
 
     # -- leases ---------------------------------------------------------------------------------------------------------
 
-    async def take(self, policy: Policy) -> None:
+    async def take(self, policy: CompiledPolicy) -> None:
         """End every lease of the policy before this one."""
         self.end_leases(policy)
 
-    def end_leases(self, _: Policy) -> None:
+    def end_leases(self, _: CompiledPolicy) -> None:
         """The same. It waits for nobody, and no follower can make it fail."""
         for peer in self._leases:
             # Not only closed: a task may be at it. A follower that has left is no matter.

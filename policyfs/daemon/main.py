@@ -35,7 +35,7 @@ from policyfs.live.policy import LivePolicy, no_record
 from policyfs.opening.view import nothing_open, open_policy, root_of
 from policyfs.policy.paths import HostPath, display
 from policyfs.view.credentials import HELD_SHARE
-from policyfs.view.view import View
+from policyfs.view.monitor import ReferenceMonitor
 
 log = logging.getLogger("policyfs")
 
@@ -90,7 +90,7 @@ def _log_to(file: str | None) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
-def view_of(request: MountRequest) -> tuple[View, list[str]]:
+def view_of(request: MountRequest) -> tuple[ReferenceMonitor, list[str]]:
     """The view that a request asks for, and what a person should know of it. Raises `UserFault`."""
     source = HostPath(os.fsencode(request.source))
     shown = display(source)
@@ -118,7 +118,7 @@ def view_of(request: MountRequest) -> tuple[View, list[str]]:
     named = source if request.named is None else HostPath(os.fsencode(request.named))
     at = HostPath(os.fsencode(request.appears_at or request.mountpoint))
     beside = None if request.beside is None else [HostPath(os.fsencode(place)) for place in request.beside]
-    return View(root, policy, named=named, at=at, beside=beside), warnings
+    return ReferenceMonitor(root, policy, named=named, at=at, beside=beside), warnings
 
 
 def serve(request: MountRequest, answer_descriptor: int) -> None:

@@ -34,11 +34,11 @@ from policyfs.policy.paths import (
     joined,
     view_path,
 )
-from policyfs.policy.policy import Policy
+from policyfs.policy.policy import CompiledPolicy
 from policyfs.policy.tree import Place
 from policyfs.source.root import Root
 from policyfs.source.tree import TreePath
-from policyfs.view.view import View
+from policyfs.view.monitor import ReferenceMonitor
 
 _LONGEST_PATH = 2 * 4096
 """Bytes of a directory's path, twice what a system call takes. A deeper one, which can only be made step by step, is
@@ -67,13 +67,13 @@ class Examination:
     """One look at a tree under a policy."""
 
     def __init__(
-        self, root: Root, policy: Policy, machine: Machine, notice: Notice = lambda looked, path: None
+        self, root: Root, policy: CompiledPolicy, machine: Machine, notice: Notice = lambda looked, path: None
     ) -> None:
         """`machine` is how git is looked at: what holds in every repository, and a look at files."""
         self._root = root
         self._policy = policy
         self._machine = machine
-        self._view = View(root, policy)
+        self._view = ReferenceMonitor(root, policy)
         self._notice = notice
         self._looked = 0
         self._findings: list[Finding] = []

@@ -22,7 +22,7 @@ from policyfs.policy.paths import Name
 from policyfs.policy.tree import Place
 from policyfs.view.attributes import Attributes
 from policyfs.view.listing import Listing
-from policyfs.view.view import View
+from policyfs.view.monitor import ReferenceMonitor
 
 _DOTS = 2
 """Entries of a listing before the names: `.` and `..`."""
@@ -34,7 +34,7 @@ up and does not fit into the reply was in vain."""
 class Listings:
     """The part of the handlers that lists directories."""
 
-    def __init__(self, view: View, nodes: Nodes, watch: Watch, reach: Reach, replies: Replies) -> None:
+    def __init__(self, view: ReferenceMonitor, nodes: Nodes, watch: Watch, reach: Reach, replies: Replies) -> None:
         self._view = view
         self._nodes = nodes
         self._watch = watch

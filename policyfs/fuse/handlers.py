@@ -28,7 +28,7 @@ from policyfs.fuse.memory import Memory
 from policyfs.fuse.nodes import Node, Nodes
 from policyfs.fuse.reach import Reach
 from policyfs.fuse.recorder import Recorder
-from policyfs.fuse.removed import Removed
+from policyfs.fuse.removed import RemovedObjects
 from policyfs.fuse.replies import Replies
 from policyfs.fuse.source_watch import Watch
 from policyfs.fuse.waiting import Disk
@@ -40,9 +40,9 @@ from policyfs.source.files import OpenFile, WouldBlock
 from policyfs.source.tree import Identity
 from policyfs.view.attributes import Attributes
 from policyfs.view.location import Location
+from policyfs.view.monitor import LEVEL_ATTRIBUTE, ReferenceMonitor
 from policyfs.view.outcomes import Changes
 from policyfs.view.refused import Refused
-from policyfs.view.view import LEVEL_ATTRIBUTE, View
 
 MAX_HANDLES = 4096
 """Open files and directories of one session (rule serve-4). The daemon's descriptor limit is raised above it."""
@@ -78,7 +78,7 @@ class Operations(pyfuse3.Operations):
 
     def __init__(
         self,
-        view: View,
+        view: ReferenceMonitor,
         most_handles: int = MAX_HANDLES,
         journal: Journal | None = None,
         *,
@@ -98,7 +98,7 @@ class Operations(pyfuse3.Operations):
         self.disk = Disk()
         self.files: Handles[FileHandle] = Handles(most_handles)
         self.directories: Handles[DirectoryHandle] = Handles(most_handles, first=1 << 48)
-        self.removed = Removed(most_handles // 16)
+        self.removed = RemovedObjects(most_handles // 16)
         self.listings = Listings(view, self.nodes, self.watch, self.reach, self.replies)
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ from policyfs.source.files import OpenFile
 from policyfs.source.tree import Identity
 from policyfs.view.attributes import Attributes
 from policyfs.view.location import Location
-from policyfs.view.view import View
+from policyfs.view.monitor import ReferenceMonitor
 
 ROOT_INO = 1
 """FUSE_ROOT_ID of linux/fuse.h."""
@@ -129,7 +129,7 @@ class Node:
 class Nodes:
     """The table of nodes. Every method is synchronous: between two awaits the table is always whole."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: ReferenceMonitor) -> None:
         self._view = view
         self._by_ino: dict[int, Node] = {}
         self._by_key: dict[Key, Node] = {}

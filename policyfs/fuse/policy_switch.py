@@ -32,7 +32,7 @@ from policyfs.fuse.handlers import Operations
 from policyfs.fuse.kernel_cache import forget_dentry, forget_inode, invalidate
 from policyfs.fuse.nodes import Node
 from policyfs.policy.paths import Name
-from policyfs.policy.policy import Policy
+from policyfs.policy.policy import CompiledPolicy
 
 log = logging.getLogger("policyfs")
 
@@ -64,11 +64,11 @@ class PolicySwitch:
         self._judged = trio.Event()
         operations.nodes.on_judged = self._judged_differently
 
-    async def take(self, policy: Policy) -> None:
+    async def take(self, policy: CompiledPolicy) -> None:
         """Go over to another policy. When this returns, nothing answers by the old one."""
         await self._tell(self._operations.nodes.judge_again(lambda: self._operations.view.take(policy)))
 
-    def take_at_once(self, policy: Policy) -> None:
+    def take_at_once(self, policy: CompiledPolicy) -> None:
         """The same without waiting for the kernel, in the middle of a request: no later request is answered by the old
         policy. With the epoch the kernel looks all names up again; attributes and pages are dropped a moment later."""
         self._judged_differently(self._operations.nodes.judge_again(lambda: self._operations.view.take(policy)))

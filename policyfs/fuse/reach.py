@@ -19,8 +19,8 @@ from policyfs.policy.tree import Place
 from policyfs.source.files import OpenFile
 from policyfs.source.tree import Identity
 from policyfs.view.location import Location, Target
+from policyfs.view.monitor import ReferenceMonitor
 from policyfs.view.refused import Refused
-from policyfs.view.view import View
 
 Result = TypeVar("Result")
 
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 class Reach:
     """Reaches the objects of one mount."""
 
-    def __init__(self, view: View, nodes: Nodes) -> None:
+    def __init__(self, view: ReferenceMonitor, nodes: Nodes) -> None:
         self._view = view
         self._nodes = nodes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from policyfs.audit.writer import Journal
 from policyfs.policy.levels import Level
-from policyfs.policy.policy import Policy
+from policyfs.policy.policy import CompiledPolicy
 from policyfs.policy.tree import Place
 from policyfs.view.location import Location
 from policyfs.view.refused import Refused
@@ -22,7 +22,7 @@ class Recorder:
         self._journal = journal
         self._remembered: dict[Place, tuple[str, str]] = {}
 
-    def refused(self, operation: str, refused: Refused, policy: Policy, process: int) -> None:
+    def refused(self, operation: str, refused: Refused, policy: CompiledPolicy, process: int) -> None:
         """The policy refused an operation."""
         place = refused.place or policy.place(refused.path)
         label = refused.refusal.label

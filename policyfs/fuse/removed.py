@@ -1,4 +1,4 @@
-"""Removed objects, kept in reach for those who have them.
+"""RemovedObjects objects, kept in reach for those who have them.
 
 Theory. What a session removes may be in use without a handle here: a directory that is open or that a process works in, a
 fifo, what was opened by O_PATH. And the kernel opens in two steps where other file systems do it in one: it finds an object
@@ -13,7 +13,7 @@ from policyfs.fuse.nodes import Node
 from policyfs.source.files import OpenFile
 
 
-class Removed:
+class RemovedObjects:
     """What was removed and is not forgotten yet, no more than `most`: each is a descriptor of the daemon's. Who has one that
     was removed before these meets ESTALE."""
 

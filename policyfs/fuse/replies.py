@@ -19,13 +19,13 @@ from policyfs.fuse.source_watch import Watch
 from policyfs.policy.paths import Name, child
 from policyfs.policy.tree import Place
 from policyfs.view.attributes import Attributes
-from policyfs.view.view import View
+from policyfs.view.monitor import ReferenceMonitor
 
 
 class Replies:
     """Makes the replies of one mount."""
 
-    def __init__(self, view: View, nodes: Nodes, watch: Watch) -> None:
+    def __init__(self, view: ReferenceMonitor, nodes: Nodes, watch: Watch) -> None:
         self._view = view
         self._nodes = nodes
         self._watch = watch

@@ -35,7 +35,7 @@ from policyfs.fuse.nodes import Node, Nodes, Watched
 from policyfs.policy.paths import Name, ViewPath
 from policyfs.source.tree import Identity
 from policyfs.view.attributes import Attributes
-from policyfs.view.view import View
+from policyfs.view.monitor import ReferenceMonitor
 
 log = logging.getLogger("policyfs")
 
@@ -80,7 +80,7 @@ _SILENT_FILE_SYSTEMS = {
 class Watch:
     """The watches of one mount."""
 
-    def __init__(self, view: View, nodes: Nodes) -> None:
+    def __init__(self, view: ReferenceMonitor, nodes: Nodes) -> None:
         self._view = view
         self._nodes = nodes
         self._by_descriptor: dict[int, Watched] = {}

@@ -24,10 +24,10 @@ from policyfs.live.links import LinkWatch
 from policyfs.opening.load import PolicyOptions
 from policyfs.opening.view import root_of
 from policyfs.policy.paths import HostPath, display
-from policyfs.policy.policy import Policy
+from policyfs.policy.policy import CompiledPolicy
 from policyfs.policy.values import policy_from
 from policyfs.source.root import Root
-from policyfs.view.view import View
+from policyfs.view.monitor import ReferenceMonitor
 
 log = logging.getLogger("policyfs")
 
@@ -38,7 +38,7 @@ AskLease = Callable[[], tuple[dict[str, Any], socket.socket]]
 class OwnPolicy:
     """A policy that nothing changes but the owner's links."""
 
-    def __init__(self, policy: Policy, links: LinkWatch) -> None:
+    def __init__(self, policy: CompiledPolicy, links: LinkWatch) -> None:
         """`links` is closed with this."""
         self._links = links
         self._policy = links.applied(policy)
@@ -47,7 +47,7 @@ class OwnPolicy:
         """Follow nothing any more."""
         self._links.close()
 
-    def current(self) -> Policy:
+    def current(self) -> CompiledPolicy:
         """What holds now. One thread at a time may ask."""
         if self._links.may_have_changed():
             self._policy = self._links.followed(self._policy) or self._policy
@@ -95,11 +95,11 @@ class Lease:
         return root
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> CompiledPolicy:
         """The policy of these values. Raises `UserFault` for a daemon of another version of policyfs."""
         return self._policy_of(self.values)
 
-    def renewed(self) -> Policy:
+    def renewed(self) -> CompiledPolicy:
         """Ask for the policy in force now. Raises `OSError` with ENOTCONN where the mount is gone, and so does every later
         call: another mount at the same place is not meant."""
         try:
@@ -108,7 +108,7 @@ class Lease:
             raise OSError(errno.ENOTCONN, f"the policy of the mount cannot be known: {fault}") from None
         try:
             if values["mount"] != self.values["mount"]:
-                text = "the mount that this view follows has ended, and another took its place; open a new View"
+                text = "the mount that this view follows has ended, and another took its place; open a new ReferenceMonitor"
                 raise OSError(errno.ENOTCONN, f"{display(self._point)}: {text}")
             policy = self._policy_of(values)
         except BaseException:
@@ -120,7 +120,7 @@ class Lease:
         self._poll.register(connection, 0)
         return policy
 
-    def _policy_of(self, values: dict[str, Any]) -> Policy:
+    def _policy_of(self, values: dict[str, Any]) -> CompiledPolicy:
         try:
             return policy_from(values)
         except (KeyError, TypeError, ValueError) as error:
@@ -144,7 +144,7 @@ class FollowedPolicy(OwnPolicy):
         super().close()
         self._lease.close()
 
-    def current(self) -> Policy:
+    def current(self) -> CompiledPolicy:
         """What holds now. One thread at a time may ask. Raises `OSError` with ENOTCONN where that cannot be known."""
         while not (self._known and self._lease.holds):
             self._known = False
@@ -158,7 +158,7 @@ class FollowedPolicy(OwnPolicy):
         return self._lease.options
 
 
-def open_followed(point: HostPath, ask: AskLease) -> tuple[FollowedPolicy, View]:
+def open_followed(point: HostPath, ask: AskLease) -> tuple[FollowedPolicy, ReferenceMonitor]:
     """A view of what is mounted at `point` under the policy in force there, which `ask` leases. Before each use of the view
     its user asks for the policy. Both are to be closed. Raises `UserFault`."""
     with contextlib.ExitStack() as on_failure:
@@ -170,7 +170,7 @@ def open_followed(point: HostPath, ask: AskLease) -> tuple[FollowedPolicy, View]
         on_failure.callback(links.close)
         followed = FollowedPolicy(lease, links)
         values = lease.values
-        view = View(
+        view = ReferenceMonitor(
             root,
             followed.current(),
             named=root.source if values["named"] is None else _place(values["named"]),

@@ -28,7 +28,7 @@ from policyfs.host import mounts
 from policyfs.host.ways import Walk
 from policyfs.opening.links import as_links_stand
 from policyfs.policy.paths import HostPath, below, display, folded
-from policyfs.policy.policy import Policy, Surroundings
+from policyfs.policy.policy import CompiledPolicy, Surroundings
 from policyfs.policy.session import Session
 
 log = logging.getLogger("policyfs")
@@ -77,14 +77,14 @@ class LinkWatch:
         """Whether something happened, or may have, that `followed` has to look at. Asked before each answer."""
         return bool(self._poll.poll(0)) or (self._unwatched and time.monotonic() - self._looked_at > SHORT)
 
-    def followed(self, policy: Policy) -> Policy | None:
+    def followed(self, policy: CompiledPolicy) -> CompiledPolicy | None:
         """The policy that holds now, None where it is the one that held."""
         if not self._concerns_a_way():
             return None
         followed = self.applied(policy)
         return None if followed is policy else followed
 
-    def applied(self, policy: Policy) -> Policy:
+    def applied(self, policy: CompiledPolicy) -> CompiledPolicy:
         """The policy with what links make now of the places that its rules name, the same object where that is nothing new.
         Their ways are watched from now on."""
         surroundings = self.look(policy.session, policy.surroundings)
@@ -94,7 +94,7 @@ class LinkWatch:
             for path in paths:
                 if path not in policy.surroundings.ways.get(place, ()):
                     log.info("a link leads from %s to %s: the rule holds there too", display(place), display(path))
-        return Policy(policy.session, surroundings, fold_case=policy.fold_case)
+        return CompiledPolicy(policy.session, surroundings, fold_case=policy.fold_case)
 
     def look(self, session: Session, surroundings: Surroundings) -> Surroundings:
         """Watch the ways to what these rules name, and tell what links make of them now (`as_links_stand`)."""

@@ -26,7 +26,7 @@ from policyfs.opening.load import PolicyOptions
 from policyfs.opening.view import open_policy
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import HostPath, ViewPath, display
-from policyfs.policy.policy import Policy, Surroundings
+from policyfs.policy.policy import CompiledPolicy, Surroundings
 from policyfs.policy.session import Session, SessionFaults
 from policyfs.policy.tree import ConflictingRules
 from policyfs.source.root import Root
@@ -37,10 +37,10 @@ log = logging.getLogger("policyfs")
 MAX_WAIT = 1.0
 """Seconds between two looks at the clock while a grant is to end: how much later than said it may end after a suspend."""
 
-Subscriber = Callable[[Policy], Awaitable[None]]
+Subscriber = Callable[[CompiledPolicy], Awaitable[None]]
 """Takes a policy over: when it returns, nothing of it answers by the old one."""
 
-SubscriberAtOnce = Callable[[Policy], None]
+SubscriberAtOnce = Callable[[CompiledPolicy], None]
 """The same without waiting: no request that comes later is answered by the old one."""
 
 
@@ -74,7 +74,7 @@ class LivePolicy:
     def __init__(
         self,
         root: Root,
-        policy: Policy,
+        policy: CompiledPolicy,
         options: PolicyOptions,
         *,
         record: Callable[..., None] = no_record,
@@ -203,7 +203,7 @@ class LivePolicy:
         changed = session.with_options(levels)
         surroundings = self._links.look(changed, surroundings)
         try:
-            policy = Policy(changed, surroundings, fold_case=self._fold_case)
+            policy = CompiledPolicy(changed, surroundings, fold_case=self._fold_case)
         except (SessionFaults, ConflictingRules) as error:
             raise UserFault(Exit.POLICY, f"this does not go with the session: {error}") from None
         # From here on the new policy is in force, even if a subscriber fails.

@@ -21,7 +21,7 @@ from policyfs.policy.git import SOURCE as GIT_PROTECTION
 from policyfs.policy.git_places import Machine
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import ROOT, HostPath, PathFault, ViewPath, below, display, for_shell
-from policyfs.policy.policy import Policy, Surroundings, homes_of
+from policyfs.policy.policy import CompiledPolicy, Surroundings, homes_of
 from policyfs.policy.roots import Roots, split_roots
 from policyfs.policy.session import Session, SessionFaults, denial_option, level_option, loads, loads_floors
 from policyfs.policy.tree import ConflictingRules
@@ -165,7 +165,7 @@ def policy_for(
     mount: int | None = None,
     root: Root | None = None,
     table: Sequence[Mount] | None = None,
-) -> Policy:
+) -> CompiledPolicy:
     """The policy of the view of `source` (a real path), opened by `root` in the mount of that number if it was. `table` is
     the mount table where it was read. Raises `UserFault` with every fault found."""
     options = options.absolute()
@@ -189,7 +189,7 @@ def policy_for(
     )
 
 
-def machine_policy(options: PolicyOptions, table: Sequence[Mount]) -> Policy:
+def machine_policy(options: PolicyOptions, table: Sequence[Mount]) -> CompiledPolicy:
     """What the denylist, the floors and policyfs's own places leave of the whole machine when everything is granted: the
     judgement of a place that a session is shown beside its view. It is of paths as they are asked about: who asks asks for
     every path that a mount gives a place, by the mount table. Raises `UserFault`."""
@@ -211,7 +211,7 @@ def _policy(
     elsewhere: tuple[tuple[ViewPath, HostPath], ...] = (),
     tops: tuple[HostPath, ...] = (),
     root: Root | None = None,
-) -> Policy:
+) -> CompiledPolicy:
     """The policy of a session's view of `source`, once the floors are read; `faults` are those found until now."""
     home = places.home()
     homes = homes_of(home, places.real(home))
@@ -249,7 +249,7 @@ def _policy(
         git_programs_of_work_trees=found.programs_of_work_trees,
     )
     try:
-        return Policy(session, as_links_stand(session, surroundings, Walk(closed=views)), fold_case=fold_case)
+        return CompiledPolicy(session, as_links_stand(session, surroundings, Walk(closed=views)), fold_case=fold_case)
     except SessionFaults as error:
         raise UserFault(Exit.POLICY, *_lines(error)) from None
     except ConflictingRules as error:
@@ -270,7 +270,7 @@ def _look_for_git(
         root.close()
 
 
-def git_machine(root: Root, policy: Policy) -> Machine:
+def git_machine(root: Root, policy: CompiledPolicy) -> Machine:
     """How git is looked at in the tree of a policy: what holds in every repository, and a look at files."""
     return git.machine_of(root, (*policy.surroundings.homes, *policy.surroundings.other_homes), _views(mounts.mounts()))
 

@@ -9,17 +9,17 @@ from policyfs.host.errors import Exit, UserFault
 from policyfs.host.mounts import Mount
 from policyfs.opening.load import NO_GRANT, PolicyOptions, policy_for
 from policyfs.policy.paths import HostPath, display
-from policyfs.policy.policy import Policy
+from policyfs.policy.policy import CompiledPolicy
 from policyfs.source.root import NoOpenat2, Root
-from policyfs.view.view import View
+from policyfs.view.monitor import ReferenceMonitor
 
 
-def open_view(source: HostPath, options: PolicyOptions, *, named: HostPath | None = None) -> View:
+def open_view(source: HostPath, options: PolicyOptions, *, named: HostPath | None = None) -> ReferenceMonitor:
     """The view of `source` (a real path) under the policy of these options; `named` is SOURCE as its owner calls it. Close
     it when done. Raises `UserFault`."""
     root = root_of(source)
     try:
-        return View(root, open_policy(root, options), named=named)
+        return ReferenceMonitor(root, open_policy(root, options), named=named)
     except BaseException:
         root.close()
         raise
@@ -45,7 +45,7 @@ _MAX_CLOSED = 3
 """Grants that a message tells of."""
 
 
-def nothing_open(policy: Policy) -> UserFault:
+def nothing_open(policy: CompiledPolicy) -> UserFault:
     """The fault of a policy under which no path is visible: each grant with the rule that closes it (rule session-3)."""
     closed = [f"{display(path)} is closed by `{rule}`" for path, rule in sorted(policy.closing_rules().items())]
     some = ", ".join(closed[:_MAX_CLOSED]) + (f" and {len(closed) - _MAX_CLOSED} more" if closed[_MAX_CLOSED:] else "")
@@ -56,7 +56,7 @@ def nothing_open(policy: Policy) -> UserFault:
     )
 
 
-def open_policy(root: Root, options: PolicyOptions, table: Sequence[Mount] | None = None) -> Policy:
+def open_policy(root: Root, options: PolicyOptions, table: Sequence[Mount] | None = None) -> CompiledPolicy:
     """As `policy_on`. Raises `UserFault` also for a policy that has no grant at all."""
     policy = policy_on(root, options, table)
     session = policy.session
@@ -65,7 +65,7 @@ def open_policy(root: Root, options: PolicyOptions, table: Sequence[Mount] | Non
     return policy
 
 
-def policy_on(root: Root, options: PolicyOptions, table: Sequence[Mount] | None = None) -> Policy:
+def policy_on(root: Root, options: PolicyOptions, table: Sequence[Mount] | None = None) -> CompiledPolicy:
     """The policy of these options for a view on `root`; `table` is the mount table where it was read. Where the source takes
     two spellings for one name, rules ignore case too (rule source-2). Raises `UserFault`."""
     return policy_for(
@@ -73,7 +73,7 @@ def policy_on(root: Root, options: PolicyOptions, table: Sequence[Mount] | None 
     )
 
 
-def policy_of(source: HostPath, options: PolicyOptions, table: Sequence[Mount] | None = None) -> Policy:
+def policy_of(source: HostPath, options: PolicyOptions, table: Sequence[Mount] | None = None) -> CompiledPolicy:
     """The policy that a mount of `source` (a real path) would have, for a caller that needs no view; `table` is the mount
     table where it was read. Raises `UserFault`."""
     root = root_of(source)

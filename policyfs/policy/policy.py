@@ -86,14 +86,14 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class Verdict:
     """A decision and what it means: the answers to look, change and commit."""
 
     decision: Decision
     answers: tuple[Answer, ...]
 
 
-class Policy:
+class CompiledPolicy:
     """The policy of one view. Built once, never changed: a new policy is a new object."""
 
     def __init__(self, session: Session, surroundings: Surroundings, *, fold_case: bool = False) -> None:
@@ -160,13 +160,13 @@ class Policy:
             return permissions.change(place)
         return permissions.commit(place, in_repository=False)
 
-    def explain(self, path: ViewPath) -> Explanation:
+    def explain(self, path: ViewPath) -> Verdict:
         """The decision on a path with the answers to look, change and commit, in the words of rule error-1."""
         answers = []
         for operation in ("look", "change", "commit"):
             refused = self.refusal(path, operation)
             answers.append(Answer(operation, refused, None if refused is None else refused.text(path)))
-        return Explanation(self.decide(path), tuple(answers))
+        return Verdict(self.decide(path), tuple(answers))
 
     def granted(self) -> list[tuple[ViewPath, Level]]:
         """Every path that opens something or opens it differently than what lies above it, sorted: what a session is

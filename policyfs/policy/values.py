@@ -14,11 +14,11 @@ from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 
 from policyfs.policy.levels import LEVELS, Level
 from policyfs.policy.paths import from_text
-from policyfs.policy.policy import Policy, Surroundings
+from policyfs.policy.policy import CompiledPolicy, Surroundings
 from policyfs.policy.session import Session
 
 
-def policy_values(policy: Policy) -> dict[str, Any]:
+def policy_values(policy: CompiledPolicy) -> dict[str, Any]:
     """All that a policy is built from: dicts, lists, texts and truth values, as JSON has them. Undecodable bytes of a path
     are surrogates."""
     return {
@@ -28,10 +28,10 @@ def policy_values(policy: Policy) -> dict[str, Any]:
     }
 
 
-def policy_from(values: dict[str, Any]) -> Policy:
+def policy_from(values: dict[str, Any]) -> CompiledPolicy:
     """The policy that `policy_values` described. Raises `TypeError`, `KeyError` or `ValueError` for what describes none, as
     that of another version of policyfs may."""
-    return Policy(
+    return CompiledPolicy(
         _restored(Session, values["session"]),
         _restored(Surroundings, values["surroundings"]),
         fold_case=values["fold_case"],

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from policyfs.host.mounts import Origin
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import HostPath, ViewPath, below, display
-from policyfs.policy.policy import Policy
+from policyfs.policy.policy import CompiledPolicy
 from policyfs.policy.tree import Place as PolicyPlace
 
 MADE_HERE = (HostPath(b"/tmp"), HostPath(b"/var/tmp"), HostPath(b"/run"))
@@ -35,7 +35,7 @@ class Facts:
     """
 
     source: HostPath
-    policy: Policy
+    policy: CompiledPolicy
     origins: Mapping[HostPath, Sequence[Origin]]
     system: Sequence[HostPath]
     aliases: Mapping[HostPath, Sequence[HostPath]] = field(default_factory=dict)
@@ -111,7 +111,7 @@ def _meet(some: Sequence[Origin], others: Sequence[Origin]) -> bool:
     )
 
 
-def _closed(place: HostPath, policy: Policy, needed: Level) -> str | None:
+def _closed(place: HostPath, policy: CompiledPolicy, needed: Level) -> str | None:
     """What the machine's policy says against a place, or against something that it names below it."""
     doing = "changed" if needed > Level.RO else "shown"
     at = policy.place(ViewPath(place))

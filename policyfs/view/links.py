@@ -26,7 +26,7 @@ from enum import Enum
 
 from policyfs.policy.levels import Standing
 from policyfs.policy.paths import ROOT, HostPath, Name, PathFault, ViewPath, below, components, host_path, joined
-from policyfs.policy.policy import Policy
+from policyfs.policy.policy import CompiledPolicy
 from policyfs.view.trees import Trees, inside
 
 MAX_LINKS = 40
@@ -64,7 +64,7 @@ class Links:
     def __init__(
         self,
         trees: Trees,
-        policy: Callable[[], Policy],
+        policy: Callable[[], CompiledPolicy],
         source: HostPath,
         named: HostPath,
         at: HostPath | None,
@@ -243,7 +243,9 @@ class _Walk:
     are left to walk, the innermost last. `where` is the root of the view on the machine, `entrances` are the paths there
     that lead into the view again."""
 
-    def __init__(self, policy: Policy, directory: list[Name], where: HostPath, entrances: Sequence[HostPath]) -> None:
+    def __init__(
+        self, policy: CompiledPolicy, directory: list[Name], where: HostPath, entrances: Sequence[HostPath]
+    ) -> None:
         self._policy = policy
         self._where = where
         self._entrances = entrances

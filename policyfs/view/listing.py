@@ -10,8 +10,8 @@ from policyfs.policy.refusals import Refusal
 from policyfs.policy.tree import Place
 from policyfs.source.tree import TOP, Status, child
 from policyfs.view.attributes import Attributes, shown
+from policyfs.view.judge import Judge
 from policyfs.view.location import Location
-from policyfs.view.monitor import Monitor
 from policyfs.view.refused import Refused
 
 
@@ -20,17 +20,17 @@ class Listing:
     so that a position stays valid whatever is removed meanwhile. One descriptor, until `close`. Where another tree is
     mounted at a name, the name is that tree's."""
 
-    def __init__(self, monitor: Monitor, location: Location, directory: int, *, removed: bool) -> None:
+    def __init__(self, judge: Judge, location: Location, directory: int, *, removed: bool) -> None:
         """`directory` was opened to be listed, in the tree that holds the location, and is this listing's to release.
         `removed` says that it is meant by itself, though it has no name left; else nothing is told of it unless it stands
         at its location."""
-        self._monitor = monitor
+        self._judge = judge
         self._location = location
-        self._tree, self._path = monitor.trees.of(location.path)
-        self._mounted = frozenset(() if removed else monitor.trees.names_in(location.path))
+        self._tree, self._path = judge.trees.of(location.path)
+        self._mounted = frozenset(() if removed else judge.trees.names_in(location.path))
         self._directory = directory
         self._removed = removed
-        self._step = monitor.policy.child
+        self._step = judge.policy.child
         self._places: dict[Name, Place] | None = None
 
     def read(self) -> list[Name]:
@@ -108,10 +108,10 @@ class Listing:
 
     def _entry_mounted(self, name: Name) -> Attributes | None:
         """The top of the tree that is mounted at a name."""
-        location = self._monitor.child(self._location, name)
-        tree, _ = self._monitor.trees.of(location.path)
+        location = self._judge.child(self._location, name)
+        tree, _ = self._judge.trees.of(location.path)
         try:
-            return self._monitor.judged(location, tree.stat(TOP))
+            return self._judge.judged(location, tree.stat(TOP))
         except OSError:
             return None
 
@@ -119,7 +119,7 @@ class Listing:
         if stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 1):
             return shown(self.place(name), self._tree.identify(status), status)
         try:
-            return self._monitor.judged(self._monitor.child(self._location, name), status)
+            return self._judge.judged(self._judge.child(self._location, name), status)
         except OSError:
             # A link whose text this user may not read is not shown, and hides nothing beside it (/proc/1/exe).
             return None

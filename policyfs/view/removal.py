@@ -11,13 +11,13 @@ from policyfs.policy.paths import Name, components
 from policyfs.policy.refusals import Refusal
 from policyfs.source.files import OpenFile
 from policyfs.source.tree import Status, Tree, child
+from policyfs.view.judge import Judge
 from policyfs.view.location import Location
-from policyfs.view.monitor import Monitor
 from policyfs.view.refused import Refused
 from policyfs.view.trees import Entry
 
 
-def remove_directory(monitor: Monitor, location: Location, entry: Entry, reached: int) -> tuple[Location, ...]:
+def remove_directory(judge: Judge, location: Location, entry: Entry, reached: int) -> tuple[Location, ...]:
     """Remove a directory, which may be removed, and with it the links that a bare mount does not show (rule link-6): a
     session that sees none of them can remove none. Gives those links. `reached` is the directory itself."""
     tree = entry.tree
@@ -27,10 +27,10 @@ def remove_directory(monitor: Monitor, location: Location, entry: Entry, reached
     except OSError as error:
         if error.errno != errno.ENOTEMPTY:
             raise
-    links = _left_alone(monitor, location, tree, reached)
+    links = _left_alone(judge, location, tree, reached)
     for link in links:
         name = _name(link)
-        monitor.repositories.may_take_away(link, Entry(tree, child(entry.path, name), reached, name))
+        judge.repositories.may_take_away(link, Entry(tree, child(entry.path, name), reached, name))
     if not tree.stands_at(reached, entry.path):
         raise Refused(Refusal.STALE, location.path, absent=True)
     for link in links:
@@ -39,21 +39,21 @@ def remove_directory(monitor: Monitor, location: Location, entry: Entry, reached
     return links
 
 
-def _left_alone(monitor: Monitor, location: Location, tree: Tree, directory: int) -> tuple[Location, ...]:
+def _left_alone(judge: Judge, location: Location, tree: Tree, directory: int) -> tuple[Location, ...]:
     """What is in a directory, if each is a link that is not shown though its level would let it be removed; else nothing."""
-    if monitor.links.all_shown:
+    if judge.links.all_shown:
         return ()
     links: tuple[Location, ...] = ()
     # The first alone tells that most directories hold something else.
     for most in (1, None):
-        links = tuple(monitor.child(location, name) for name in tree.names(directory, most))
-        if not all(_is_left_alone(monitor, link, tree, directory) for link in links):
+        links = tuple(judge.child(location, name) for name in tree.names(directory, most))
+        if not all(_is_left_alone(judge, link, tree, directory) for link in links):
             return ()
     return links
 
 
-def _is_left_alone(monitor: Monitor, link: Location, tree: Tree, directory: int) -> bool:
-    unknown_missing = monitor.policy.unknown_missing
+def _is_left_alone(judge: Judge, link: Location, tree: Tree, directory: int) -> bool:
+    unknown_missing = judge.policy.unknown_missing
     if permissions.remove(link.parent, link.place, directory=False, unknown_missing=unknown_missing):
         return False
     try:
@@ -62,7 +62,7 @@ def _is_left_alone(monitor: Monitor, link: Location, tree: Tree, directory: int)
         return False
     try:
         is_link = stat.S_ISLNK(tree.status(reached).st_mode)
-        return is_link and not monitor.links.shows(link.path, tree.link_text(reached))
+        return is_link and not judge.links.shows(link.path, tree.link_text(reached))
     finally:
         tree.release(reached)
 

@@ -35,7 +35,7 @@ from policyfs.policy.paths import (
     joined,
     view_path,
 )
-from policyfs.policy.policy import Policy
+from policyfs.policy.policy import CompiledPolicy
 from policyfs.policy.refusals import Refusal
 from policyfs.source.files import LARGEST_READ, Guard
 from policyfs.source.tree import Status, Tree
@@ -58,7 +58,9 @@ class Repositories:
     """The git directories of one view. `bases` are the paths of the machine under which paths of the view are found, each
     with its path in the view: for `/` SOURCE's own, the one that its owner has for it, the mountpoint."""
 
-    def __init__(self, trees: Trees, policy: Callable[[], Policy], bases: tuple[tuple[HostPath, ViewPath], ...]) -> None:
+    def __init__(
+        self, trees: Trees, policy: Callable[[], CompiledPolicy], bases: tuple[tuple[HostPath, ViewPath], ...]
+    ) -> None:
         self._trees = trees
         self._policy = policy
         self._bases = bases

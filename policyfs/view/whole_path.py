@@ -14,11 +14,11 @@ from policyfs.policy.paths import ROOT, ViewPath
 from policyfs.policy.refusals import Refusal
 from policyfs.view.links import Landing
 from policyfs.view.location import Location
+from policyfs.view.monitor import ReferenceMonitor
 from policyfs.view.refused import Refused
-from policyfs.view.view import View
 
 
-def follow(view: View, path: ViewPath) -> Location:
+def follow(view: ReferenceMonitor, path: ViewPath) -> Location:
     """Where a path leads, a link at its end followed too. Nothing need be there. Raises `Refused`; OSError with ELOOP
     for a link that leads back to itself."""
     location = name_at(view, path)
@@ -27,7 +27,7 @@ def follow(view: View, path: ViewPath) -> Location:
     return _landed(view, view.links.resolve(location.path, follow_last=True), location.path)
 
 
-def name_at(view: View, path: ViewPath) -> Location:
+def name_at(view: ReferenceMonitor, path: ViewPath) -> Location:
     """The location of a path's last name in the directory that the rest leads to. Raises as `follow` does."""
     if path == ROOT:
         return view.top
@@ -37,7 +37,7 @@ def name_at(view: View, path: ViewPath) -> Location:
     return view.locate(ViewPath((b"" if reached.path == ROOT else reached.path) + b"/" + name))
 
 
-def in_directory(view: View, location: Location) -> Location:
+def in_directory(view: ReferenceMonitor, location: Location) -> Location:
     """The same location, if the directory that it names something in is there. The kernel looks that up first: what is
     missing there, or is not a directory, is answered before the name itself is judged."""
     if location.path != ROOT:
@@ -51,7 +51,7 @@ def in_directory(view: View, location: Location) -> Location:
     return location
 
 
-def _landed(view: View, landing: ViewPath | Landing, path: ViewPath) -> Location:
+def _landed(view: ReferenceMonitor, landing: ViewPath | Landing, path: ViewPath) -> Location:
     if landing is Landing.LOOP:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     if landing is Landing.MISSING or landing is Landing.NOT_DIRECTORY:

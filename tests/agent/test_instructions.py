@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from policyfs.agent.instructions import MAX_BYTES, Instruction, Nearby, chain, instruction_text
 from policyfs.policy.paths import HostPath, ViewPath, from_text
-from policyfs.policy.policy import Policy, Surroundings
+from policyfs.policy.policy import CompiledPolicy, Surroundings
 from policyfs.source.root import Root
-from policyfs.view.view import View
+from policyfs.view.monitor import ReferenceMonitor
 from tests.conformance.adapter import make_tree, session_of
 from tests.mount.forked import forked
 
@@ -32,10 +32,10 @@ class Views:
         self.source = HostPath(os.fsencode(os.path.realpath(source)))
         self._roots: list[Root] = []
 
-    def of(self, session: dict[str, Any]) -> View:
+    def of(self, session: dict[str, Any]) -> ReferenceMonitor:
         root = Root(self.source)
         self._roots.append(root)
-        return View(root, Policy(session_of(session), Surroundings(self.source)))
+        return ReferenceMonitor(root, CompiledPolicy(session_of(session), Surroundings(self.source)))
 
     def close(self) -> None:
         for root in self._roots:

@@ -16,7 +16,7 @@ from policyfs.opening.load import PolicyOptions, policy_for, root_notes, session
 from policyfs.policy import roots
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import HostPath, ViewPath, from_text
-from policyfs.policy.policy import Policy
+from policyfs.policy.policy import CompiledPolicy
 from policyfs.policy.roots import NoRoot, split_roots
 
 VECTORS = Path(__file__).resolve().parents[2] / "conformance" / "roots.json"
@@ -76,11 +76,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def policy_of(source: Path, **options: Any) -> Policy:
+def policy_of(source: Path, **options: Any) -> CompiledPolicy:
     return policy_for(source_of(str(source)), PolicyOptions(**options))
 
 
-def levels(policy: Policy, *paths: str) -> dict[str, str]:
+def levels(policy: CompiledPolicy, *paths: str) -> dict[str, str]:
     return {path: str(policy.place(ViewPath(path.encode())).level) for path in paths}
 
 

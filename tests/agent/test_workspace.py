@@ -12,13 +12,13 @@ import pytest
 
 from policyfs.agent.workspace import FIELDS, TEMPLATE, TemplateFault, workspace
 from policyfs.policy.paths import HostPath
-from policyfs.policy.policy import Policy, Surroundings
+from policyfs.policy.policy import CompiledPolicy, Surroundings
 from tests.conformance.adapter import session_of
 from tests.mount.forked import forked
 
 
-def policy(grants: dict[str, str], **tables: Any) -> Policy:
-    return Policy(session_of({**tables, "grants": grants}), Surroundings(HostPath(b"/srv/tree")))
+def policy(grants: dict[str, str], **tables: Any) -> CompiledPolicy:
+    return CompiledPolicy(session_of({**tables, "grants": grants}), Surroundings(HostPath(b"/srv/tree")))
 
 
 def test_every_granted_path_is_told_with_its_level_in_words() -> None:

@@ -23,12 +23,12 @@ from policyfs.opening.links import as_links_stand
 from policyfs.policy import permissions
 from policyfs.policy.levels import LEVELS, Standing
 from policyfs.policy.paths import HostPath, PathFault, ViewPath, below, from_text, host_path, view_path
-from policyfs.policy.policy import Policy, Surroundings
+from policyfs.policy.policy import CompiledPolicy, Surroundings
 from policyfs.policy.roots import split_roots
 from policyfs.policy.rules import Denial
 from policyfs.policy.session import Session, loads
 from policyfs.source.root import Root
-from policyfs.view.view import View
+from policyfs.view.monitor import ReferenceMonitor
 
 Json = dict[str, Any]
 
@@ -63,7 +63,7 @@ def _paths(request: Json) -> Json:
 def _denylist(request: Json) -> Json:
     home, source = (HostPath(from_text(request[key])) for key in ("home", "source"))
     session = {"grants": {"/": "ro"}, **({"deny": request["deny"]} if "deny" in request else {})}
-    policy = Policy(session_of(session), Surroundings(source, homes=(home,)))
+    policy = CompiledPolicy(session_of(session), Surroundings(source, homes=(home,)))
     answers = []
     for path in request["paths"]:
         rule = policy.decide(ViewPath(from_text(path))).rule
@@ -84,7 +84,7 @@ def _explain(request: Json) -> Json:
         }
         for number, source in enumerate(request.get("floors", []))
     }
-    policy = Policy(session_of(request["session"]), Surroundings(_SOURCE, homes=(_HOME,), floors=floors))
+    policy = CompiledPolicy(session_of(request["session"]), Surroundings(_SOURCE, homes=(_HOME,), floors=floors))
     path = ViewPath(from_text(request["path"]))
     explanation = policy.explain(path)
     decision = explanation.decision
@@ -107,7 +107,7 @@ def _instructions(request: Json) -> Json:
         make_tree(source, request["tree"])
         session = session_of(request["session"])
         surroundings = as_links_stand(session, Surroundings(source, homes=(_HOME,)), Walk())
-        view = View(Root(source), Policy(session, surroundings))
+        view = ReferenceMonitor(Root(source), CompiledPolicy(session, surroundings))
         try:
             before = [Instruction(**request["global"])] if "global" in request else []
             after = [Instruction(**extra) for extra in request.get("extra", [])]

@@ -12,8 +12,8 @@ from policyfs.source.files import OpenFile
 from policyfs.source.root import Root
 from policyfs.view.attributes import Attributes
 from policyfs.view.location import Location
+from policyfs.view.monitor import ReferenceMonitor
 from policyfs.view.outcomes import Changes
-from policyfs.view.view import View
 from tests.conformance.cases import Case
 from tests.conformance.ground import Ground, policy_of
 from tests.conformance.kernel import UMASK, ByKernel, Entry, FileSystem, refuse
@@ -28,7 +28,7 @@ def _entry(location: Location, attributes: Attributes) -> Entry:
 class ViewRequests(FileSystem):
     """The requests, asked of the gate. A node is a `Location`."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: ReferenceMonitor) -> None:
         self.view = view
 
     def _child(self, directory: Entry, of: bytes) -> Location:
@@ -123,12 +123,12 @@ class ViewRequests(FileSystem):
 
 
 @contextlib.contextmanager
-def view_of(case: Case, ground: Ground) -> Iterator[View]:
+def view_of(case: Case, ground: Ground) -> Iterator[ReferenceMonitor]:
     """The view of a case, with the umask of a daemon, which has none of its own."""
     root = Root(HostPath(os.fsencode(ground.source)))
     before = os.umask(0)
     try:
-        yield View(root, policy_of(case, ground), at=HostPath(os.fsencode(ground.point)))
+        yield ReferenceMonitor(root, policy_of(case, ground), at=HostPath(os.fsencode(ground.point)))
     finally:
         os.umask(before)
         root.close()

@@ -17,7 +17,7 @@ from policyfs.host.ways import Walk
 from policyfs.opening.links import as_links_stand
 from policyfs.policy.levels import LEVELS
 from policyfs.policy.paths import HostPath, from_text
-from policyfs.policy.policy import Policy, Surroundings
+from policyfs.policy.policy import CompiledPolicy, Surroundings
 from policyfs.policy.session import loads
 from tests.conformance.cases import Case, Object
 from tests.conformance.player import bits
@@ -139,7 +139,7 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def policy_of(case: Case, ground: Ground) -> Policy:
+def policy_of(case: Case, ground: Ground) -> CompiledPolicy:
     """The policy of a case's session, with nothing of the machine looked at but where links of the tree lead."""
     floors = {
         f"floors {number}": {HostPath(ground.on_host(path)): LEVELS[level] for path, level in each.items()}
@@ -149,4 +149,4 @@ def policy_of(case: Case, ground: Ground) -> Policy:
         HostPath(os.fsencode(ground.source)), homes=(HostPath(os.fsencode(ground.home)),), floors=floors
     )
     session = loads(session_file(case.session), case.id)
-    return Policy(session, as_links_stand(session, surroundings, Walk()))
+    return CompiledPolicy(session, as_links_stand(session, surroundings, Walk()))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from policyfs.policy import permissions
 from policyfs.policy.levels import Standing
 from policyfs.policy.paths import ViewPath, from_text
-from policyfs.policy.policy import Policy
+from policyfs.policy.policy import CompiledPolicy
 
 Given = Mapping[str, Any]
 """What an operation that succeeds gives."""
@@ -29,7 +29,7 @@ FILE, DIRECTORY, FIFO = "0644", "0755", "0644"
 class Player(ABC):
     """Somebody who does to a view what a case says. An operation that is refused raises OSError."""
 
-    policy: Policy
+    policy: CompiledPolicy
 
     @abstractmethod
     def stat(self, path: str, *, like: str | None = None) -> Given: ...

@@ -14,7 +14,7 @@ import pytest
 from policyfs.host.errors import Exit
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import HostPath, PathFault, ViewPath, below, from_text, view_path
-from policyfs.policy.policy import Policy, Surroundings
+from policyfs.policy.policy import CompiledPolicy, Surroundings
 from policyfs.policy.refusals import Refusal
 from policyfs.policy.rules import Denial
 from policyfs.policy.session import loads
@@ -111,7 +111,7 @@ def test_the_denylist_denies_what_it_names(case: cases.Denylist) -> None:
     """Where everything is granted, exactly the paths that the case says are denied, each by the rule it says."""
     tables = {"grants": {"/": "stage"}, **({} if case.deny is None else {"deny": case.deny})}
     surroundings = Surroundings(HostPath(from_text(case.source)), homes=(HostPath(from_text(case.home)),))
-    policy = Policy(loads(ground.session_file(tables), case.id), surroundings)
+    policy = CompiledPolicy(loads(ground.session_file(tables), case.id), surroundings)
     denied = {}
     for path in case.rules:
         decision = policy.decide(ViewPath(from_text(path)))

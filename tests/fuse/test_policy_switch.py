@@ -14,7 +14,7 @@ from policyfs.fuse.handlers import Operations
 from policyfs.fuse.policy_switch import PolicySwitch
 from policyfs.opening.load import PolicyOptions, policy_for, source_of
 from policyfs.opening.view import root_of
-from policyfs.view.view import View
+from policyfs.view.monitor import ReferenceMonitor
 
 EPOCH_BYTES = 16
 """Of one FUSE_NOTIFY_INC_EPOCH."""
@@ -33,7 +33,7 @@ def test_a_change_of_policy_writes_one_epoch(source: Path, device: tuple[int, in
     """Also where a task follows what handlers find by themselves: it has nothing to add."""
     read, write = device
     place = source_of(str(source))
-    view = View(root_of(place), policy_for(place, PolicyOptions(grants=("/=ro",))))
+    view = ReferenceMonitor(root_of(place), policy_for(place, PolicyOptions(grants=("/=ro",))))
     operations = Operations(view)
     switch = PolicySwitch(operations, device=write)
 

@@ -17,7 +17,7 @@ import trio
 from policyfs.fuse.handlers import Operations
 from policyfs.opening.load import PolicyOptions, policy_for, source_of
 from policyfs.opening.view import root_of
-from policyfs.view.view import View
+from policyfs.view.monitor import ReferenceMonitor
 from tests.mount.harness import until
 
 ROOT = 1
@@ -29,7 +29,7 @@ def operations(source: Path) -> Iterator[Operations]:
     """Handlers over a directory with one file."""
     (source / "old").write_text("old")
     place = source_of(str(source))
-    view = View(root_of(place), policy_for(place, PolicyOptions(grants=("/=stage",))))
+    view = ReferenceMonitor(root_of(place), policy_for(place, PolicyOptions(grants=("/=stage",))))
     made = Operations(view)
     yield made
     made.close()

@@ -15,7 +15,7 @@ from policyfs.host.errors import Exit, UserFault
 from policyfs.opening.load import PolicyOptions, policy_for, session_of, source_of
 from policyfs.policy.levels import Level, Standing
 from policyfs.policy.paths import HostPath, host_path, view_path
-from policyfs.policy.policy import PROTECTED, Policy
+from policyfs.policy.policy import PROTECTED, CompiledPolicy
 
 
 @pytest.fixture
@@ -38,12 +38,12 @@ def written(path: Path, text: str) -> str:
     return str(path)
 
 
-def policy_of(source: Path, *grants: str, **options: object) -> Policy:
+def policy_of(source: Path, *grants: str, **options: object) -> CompiledPolicy:
     """The policy of a source under these options."""
     return policy_for(source_of(str(source)), dataclasses.replace(PolicyOptions(grants=grants), **options))
 
 
-def level(policy: Policy, path: str) -> Level:
+def level(policy: CompiledPolicy, path: str) -> Level:
     """The level of a path."""
     return policy.place(view_path(os.fsencode(path))).level
 
@@ -299,7 +299,7 @@ def test_no_home_at_all(home: Path, source: Path, monkeypatch: pytest.MonkeyPatc
 # -- what no session may edit
 
 
-def denied_to(policy: Policy, path: str) -> bool:
+def denied_to(policy: CompiledPolicy, path: str) -> bool:
     """Whether a path is at none because policyfs protects it, hidden as if missing."""
     decision = policy.decide(view_path(os.fsencode(path)))
     return decision.level is Level.NONE and getattr(decision.rule, "source", "") == PROTECTED

@@ -20,7 +20,7 @@ from policyfs.opening.load import PolicyOptions, policy_for, source_of
 from policyfs.opening.view import open_policy, root_of
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import HostPath, view_path
-from policyfs.policy.policy import Policy
+from policyfs.policy.policy import CompiledPolicy
 from policyfs.source.root import Root
 
 DENIED = "/.docker/config.json"
@@ -205,7 +205,7 @@ def test_a_link_through_the_mount_itself_is_followed(source: Path, tmp_path: Pat
         watch.look(policy.session, policy.surroundings)
         (source / ".docker").symlink_to(tmp_path.resolve() / "view" / "dot" / "docker")
         now = watch.followed(policy)
-        assert isinstance(now, Policy)
+        assert isinstance(now, CompiledPolicy)
         assert now.place(view_path(b"/dot/docker/config.json")).level is Level.NONE
     finally:
         watch.close()
@@ -215,10 +215,10 @@ def test_a_task_follows_while_nothing_is_asked(live: LivePolicy, source: Path) -
     """The kernel may answer by itself: it is told, by whoever took the subscription."""
     told = trio.Event()
 
-    async def never(_: Policy) -> None:
+    async def never(_: CompiledPolicy) -> None:
         raise AssertionError("nobody changed the session")
 
-    def take(policy: Policy) -> None:
+    def take(policy: CompiledPolicy) -> None:
         assert policy.place(view_path(b"/dot/docker/config.json")).level is Level.NONE
         told.set()
 

@@ -16,7 +16,7 @@ from policyfs.opening.load import PolicyOptions, source_of
 from policyfs.opening.view import open_policy, root_of
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import view_path
-from policyfs.policy.policy import Policy
+from policyfs.policy.policy import CompiledPolicy
 from policyfs.source.root import Root
 
 A = view_path(b"/a")
@@ -57,7 +57,7 @@ def live(root: Root, session: Path) -> Iterator[Live]:
     policy.close()
 
 
-def not_at_once(_: Policy) -> None:
+def not_at_once(_: CompiledPolicy) -> None:
     raise AssertionError("no link was made")
 
 
@@ -71,8 +71,8 @@ def test_every_subscriber_has_taken_a_change_over_when_it_returns(live: Live) ->
     policy, _ = live
     taken: list[tuple[str, Level]] = []
 
-    def subscriber(name: str) -> Callable[[Policy], Awaitable[None]]:
-        async def take(new: Policy) -> None:
+    def subscriber(name: str) -> Callable[[CompiledPolicy], Awaitable[None]]:
+        async def take(new: CompiledPolicy) -> None:
             await trio.sleep(1)
             taken.append((name, new.place(A).level))
 
@@ -96,7 +96,7 @@ def test_an_error_changes_nothing(live: Live, session: Path) -> None:
     """A session file that cannot be read leaves what is in force, and no subscriber hears of it."""
     policy, events = live
 
-    async def refuse(_: Policy) -> None:
+    async def refuse(_: CompiledPolicy) -> None:
         raise AssertionError("nothing was to change")
 
     async def main() -> None:
@@ -130,7 +130,7 @@ def test_changes_at_once_come_one_after_the_other(live: Live) -> None:
     policy, _ = live
     at_work = 0
 
-    async def take(_: Policy) -> None:
+    async def take(_: CompiledPolicy) -> None:
         nonlocal at_work
         at_work += 1
         assert at_work == 1

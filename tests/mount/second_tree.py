@@ -7,13 +7,13 @@ from pathlib import Path
 _SECOND_TREE = """
 import policyfs.daemon.main as daemon
 from policyfs.source.root import Root
-from policyfs.view.view import View
+from policyfs.view.monitor import ReferenceMonitor
 
-class ViewOfTwoTrees(View):
+class ViewOfTwoTrees(ReferenceMonitor):
     def __init__(self, *arguments, **named):
         super().__init__(*arguments, mounted=dict([({point!r}, Root({place!r}, 1))]), **named)
 
-daemon.View = ViewOfTwoTrees
+daemon.ReferenceMonitor = ViewOfTwoTrees
 """
 
 

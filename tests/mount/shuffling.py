@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from policyfs.policy.paths import ViewPath
-from policyfs.view.view import View
+from policyfs.view.monitor import ReferenceMonitor
 from tests.mount.harness import until
 
 SESSION = """
@@ -60,7 +60,7 @@ class Shuffled:
     """A tree in the source and the view of it, changed at random from outside and looked at from inside. `log` has what was
     done, `held` the directories of the view that are held open, by descriptors."""
 
-    def __init__(self, source: Path, point: Path, view: View, seed: int, *, patience: float) -> None:
+    def __init__(self, source: Path, point: Path, view: ReferenceMonitor, seed: int, *, patience: float) -> None:
         """`patience` is how many seconds something may be kept that nothing watches."""
         self.source = source
         self.point = point

@@ -9,7 +9,7 @@ import pytest
 from policyfs.control.explained import OPERATIONS, errno_name, explanation_values, unseen_values
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import HostPath, ViewPath
-from policyfs.policy.policy import Policy, Surroundings
+from policyfs.policy.policy import CompiledPolicy, Surroundings
 from policyfs.policy.session import Session
 
 PATH = ViewPath(b"/p/\xff")
@@ -19,7 +19,7 @@ TEXT = "/p/\udcff"
 def test_an_explanation_as_values() -> None:
     """All of it, each rule as its line, each refusal as the errno's name and its text, None for what is allowed."""
     session = Session(grants={ViewPath(b"/p"): Level.STAGE}, floors={PATH: Level.RO})
-    explanation = Policy(session, Surroundings(HostPath(b"/srv/tree"))).explain(PATH)
+    explanation = CompiledPolicy(session, Surroundings(HostPath(b"/srv/tree"))).explain(PATH)
     assert tuple(answer.operation for answer in explanation.answers) == OPERATIONS
     assert explanation_values(explanation) == {
         "path": TEXT,

@@ -16,7 +16,7 @@ from policyfs.policy.git import How, Judged
 from policyfs.policy.git_config import NotAConfiguration, named, parse
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import HostPath, ViewPath, components
-from policyfs.policy.policy import Policy, Surroundings
+from policyfs.policy.policy import CompiledPolicy, Surroundings
 from policyfs.policy.session import Session
 
 SOURCE = HostPath(b"/somewhere/source")
@@ -63,8 +63,8 @@ def test_the_compiled_policy_has_the_parts_that_the_text_tells(
     where it is seen, the part that its names give one after the other."""
     surroundings = Surroundings(SOURCE, git_directories=tuple(HostPath(SOURCE + place) for place in planted))
     session = Session(grants={ViewPath(b"/"): Level.COMMIT, **grants}, floors=floors)
-    without = Policy(session, surroundings).decide(path)
-    protected = Policy(Session(**{**vars_of(session), "protect_git": True}), surroundings)
+    without = CompiledPolicy(session, surroundings).decide(path)
+    protected = CompiledPolicy(Session(**{**vars_of(session), "protect_git": True}), surroundings)
     part = git.OUTSIDE
     above = b""
     for name in components(path):
@@ -94,7 +94,7 @@ def vars_of(session: Session) -> dict[str, object]:
 def test_a_source_in_a_git_directory_has_its_part(source: bytes, part: git.Part) -> None:
     """A view of a part of a git directory keeps what the whole would."""
     session = Session(grants={ViewPath(b"/"): Level.STAGE}, protect_git=True)
-    assert Policy(session, Surroundings(HostPath(source))).root.git is part
+    assert CompiledPolicy(session, Surroundings(HostPath(source))).root.git is part
 
 
 def test_what_is_kept_stays_so_below() -> None:

@@ -11,7 +11,7 @@ import pytest
 from policyfs.policy.levels import Level
 from policyfs.policy.objects import Act, State, Way, go_on, still
 from policyfs.policy.paths import HostPath, ViewPath
-from policyfs.policy.policy import Policy, Surroundings
+from policyfs.policy.policy import CompiledPolicy, Surroundings
 from policyfs.policy.refusals import Refusal
 from policyfs.policy.session import Session
 
@@ -65,7 +65,7 @@ def test_nothing_is_left_of_what_was_revoked(act: Act) -> None:
     assert still(State.REVOKED, act) is Refusal.DENIED
 
 
-POLICY = Policy(
+POLICY = CompiledPolicy(
     Session(grants={ViewPath(b"/ro"): Level.RO, ViewPath(b"/w/in"): Level.STAGE}), Surroundings(HostPath(b"/source"))
 )
 

@@ -9,7 +9,7 @@ import pytest
 from policyfs.policy.denylist import in_view
 from policyfs.policy.levels import Level, Standing
 from policyfs.policy.paths import HostPath, ViewPath
-from policyfs.policy.policy import Answer, Explanation, Policy, Surroundings, homes_of, named_places
+from policyfs.policy.policy import Answer, CompiledPolicy, Surroundings, Verdict, homes_of, named_places
 from policyfs.policy.refusals import Refusal
 from policyfs.policy.rules import Boundary, Decision, Denial, Floor, Grant, NoGrant
 from policyfs.policy.session import Deny, Fault, Session, SessionFaults
@@ -24,8 +24,8 @@ def view(text: str) -> ViewPath:
     return ViewPath(text.encode("utf-8", "surrogateescape"))
 
 
-def opening(grants: Mapping[str, Level], surroundings: Surroundings = NOWHERE, **fields: object) -> Policy:
-    return Policy(Session(grants={view(path): level for path, level in grants.items()}, **fields), surroundings)
+def opening(grants: Mapping[str, Level], surroundings: Surroundings = NOWHERE, **fields: object) -> CompiledPolicy:
+    return CompiledPolicy(Session(grants={view(path): level for path, level in grants.items()}, **fields), surroundings)
 
 
 # -- what it tells of a path ---------------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ def test_an_explanation_answers_for_each_kind_of_operation(path: str, refusals: 
     """Look, change and commit, in this order, each with its refusal and the refusal's own text for the path."""
     policy = opening({"/p/staged": Level.STAGE, "/p/read": Level.RO, "/p/read/hidden": Level.NONE})
     at = view(path)
-    assert policy.explain(at) == Explanation(
+    assert policy.explain(at) == Verdict(
         policy.decide(at),
         tuple(
             Answer(operation, refused, None if refused is None else refused.text(at))
@@ -78,7 +78,7 @@ def test_what_is_told_of_a_view_names_every_grant_and_every_change_of_level() ->
 def test_what_is_told_of_a_view_that_folds_case() -> None:
     """A folded name is told as bytes, those that are not UTF-8 among them."""
     session = Session(grants={ViewPath("/\u00c4\udcff".encode("utf-8", "surrogateescape")): Level.RO})
-    assert Policy(session, NOWHERE, fold_case=True).granted() == [(ViewPath("/\u00e4".encode() + b"\xff"), Level.RO)]
+    assert CompiledPolicy(session, NOWHERE, fold_case=True).granted() == [(ViewPath("/\u00e4".encode() + b"\xff"), Level.RO)]
 
 
 def test_where_a_link_may_land_outside() -> None:
@@ -124,7 +124,7 @@ def test_a_place_of_the_home_needs_a_home() -> None:
     """A rule from `~` is a fault, told at its key, where there is no home; what else is wrong is told with it."""
     session = Session(deny=Deny(paths=("~/x", "/y")), read_roots=("~/r", "/" + "n" * 256), write_roots=("~",))
     with pytest.raises(SessionFaults) as caught:
-        Policy(session, NOWHERE)
+        CompiledPolicy(session, NOWHERE)
     assert caught.value.where == "session"
     assert caught.value.faults == [
         Fault("deny.paths", '"~/x" needs a home, and there is none; set HOME'),
@@ -138,7 +138,7 @@ def test_who_denies_is_told() -> None:
     """Each denial with its rule as it was written, and who wrote it."""
     session = Session(grants={ViewPath(b"/"): Level.RO}, deny=Deny(paths=("/a", "~/b"), names=("c*",), extensions=(".d",)))
     protected = (HostPath(b"/srv/tree/e\xff"),)
-    policy = Policy(session, Surroundings(SOURCE, homes=(SOURCE,), protected=protected))
+    policy = CompiledPolicy(session, Surroundings(SOURCE, homes=(SOURCE,), protected=protected))
     denials = {
         b"/a": Denial("/a", "session"),
         b"/b": Denial("~/b", "session"),
@@ -171,7 +171,7 @@ def test_what_is_excepted_from_the_built_in_names() -> None:
 def test_a_policy_remembers_what_it_was_made_of(fold_case: bool) -> None:
     """So that the same can be made again with another session."""
     session = Session()
-    policy = Policy(session, NOWHERE, fold_case=fold_case)
+    policy = CompiledPolicy(session, NOWHERE, fold_case=fold_case)
     assert (policy.session, policy.surroundings, policy.fold_case) == (session, NOWHERE, fold_case)
 
 

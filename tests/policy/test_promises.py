@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from policyfs.policy import permissions
 from policyfs.policy.levels import Level, Standing
 from policyfs.policy.paths import HostPath, Name, ViewPath, below, child
-from policyfs.policy.policy import Policy, Surroundings
+from policyfs.policy.policy import CompiledPolicy, Surroundings
 from policyfs.policy.refusals import Refusal
 from policyfs.policy.rules import Boundary, Denial, Floor, Grant, NoGrant, Rules
 from policyfs.policy.session import Deny, Session
@@ -301,7 +301,7 @@ def test_what_a_session_is_told_is_what_it_has(
 ) -> None:
     """`granted` lists visible paths alone, each with its level, and every visible path has the level of the nearest
     listed path on it or above it."""
-    policy = Policy(Session(grants=grants, floors=floors, deny=Deny(names=denied)), Surroundings(_SOURCE))
+    policy = CompiledPolicy(Session(grants=grants, floors=floors, deny=Deny(names=denied)), Surroundings(_SOURCE))
     told = dict(policy.granted())
     assert policy.opens_nothing == (not told)
     for path, level in told.items():

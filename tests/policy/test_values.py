@@ -10,7 +10,7 @@ import pytest
 
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import HostPath, ViewPath
-from policyfs.policy.policy import Policy, Surroundings
+from policyfs.policy.policy import CompiledPolicy, Surroundings
 from policyfs.policy.session import Deny, Session
 from policyfs.policy.values import policy_from, policy_values
 
@@ -50,13 +50,13 @@ def test_every_field_crosses() -> None:
     for whole, bare in ((SESSION, Session()), (SESSION.deny, Deny()), (SURROUNDINGS, Surroundings(HostPath(b"/")))):
         for field in dataclasses.fields(whole):
             assert getattr(whole, field.name) != getattr(bare, field.name), field.name
-    arrived = policy_from(json.loads(json.dumps(policy_values(Policy(SESSION, SURROUNDINGS, fold_case=True)))))
+    arrived = policy_from(json.loads(json.dumps(policy_values(CompiledPolicy(SESSION, SURROUNDINGS, fold_case=True)))))
     assert (arrived.session, arrived.surroundings, arrived.fold_case) == (SESSION, SURROUNDINGS, True)
 
 
 def test_nothing_said_crosses() -> None:
     """What is None stays None, which is not False."""
-    policy = Policy(Session(), Surroundings(HostPath(b"/x")))
+    policy = CompiledPolicy(Session(), Surroundings(HostPath(b"/x")))
     arrived = policy_from(json.loads(json.dumps(policy_values(policy))))
     assert (arrived.session, arrived.surroundings, arrived.fold_case) == (policy.session, policy.surroundings, False)
 
@@ -64,7 +64,7 @@ def test_nothing_said_crosses() -> None:
 @pytest.mark.parametrize("whole", ["session", "surroundings"])
 def test_a_field_more_or_less_is_no_policy(whole: str) -> None:
     """The policy of another version may have a rule that this one does not know, or lack one: it is not guessed at."""
-    values: dict[str, Any] = policy_values(Policy(SESSION, SURROUNDINGS))
+    values: dict[str, Any] = policy_values(CompiledPolicy(SESSION, SURROUNDINGS))
     with pytest.raises(TypeError):
         policy_from({**values, whole: {**values[whole], "more": []}})
     for name in values[whole]:
@@ -75,7 +75,7 @@ def test_a_field_more_or_less_is_no_policy(whole: str) -> None:
 
 def test_a_value_of_another_type_is_no_policy() -> None:
     """Not a text for a truth value, a number for a text, or an unknown level."""
-    values: dict[str, Any] = policy_values(Policy(SESSION, SURROUNDINGS))
+    values: dict[str, Any] = policy_values(CompiledPolicy(SESSION, SURROUNDINGS))
     for key, wrong in (("unknown_missing", "yes"), ("read_roots", [1]), ("grants", [["/a", "rw"]])):
         with pytest.raises((TypeError, KeyError)):
             policy_from({**values, "session": {**values["session"], key: wrong}})

@@ -21,7 +21,7 @@ from policyfs.cli.explain import as_text
 from policyfs.control.explained import explanation_values, unseen_values
 from policyfs.policy.levels import LEVELS, Level
 from policyfs.policy.paths import HostPath, ViewPath, display
-from policyfs.policy.policy import Policy, Surroundings
+from policyfs.policy.policy import CompiledPolicy, Surroundings
 from policyfs.policy.session import Session
 from policyfs.sandbox import inside
 from policyfs.sandbox.layout import CLIENT_PROGRAM, client_fits
@@ -459,7 +459,9 @@ def test_the_client_speaks_as_the_commands_do() -> None:
     """The words it has of its own are those of the commands: levels, explanations, and how a name is shown."""
     assert {str(level): level.meaning for level in LEVELS.values()} == inside.MEANING
     session = Session(grants={ViewPath(b"/"): Level.RO, ViewPath(b"/a"): Level.STAGE, ViewPath(b"/p/q"): Level.COMMIT})
-    policy = Policy(session, Surroundings(source=HostPath(b"/srv"), floors={"more\n": {HostPath(b"/srv/a"): Level.RO}}))
+    policy = CompiledPolicy(
+        session, Surroundings(source=HostPath(b"/srv"), floors={"more\n": {HostPath(b"/srv/a"): Level.RO}})
+    )
     for path in (b"/", b"/a", b"/a/b", b"/p", b"/p/q", b"/.env", b"/\xff\n\xe2\x80\xae"):
         for values in (
             explanation_values(policy.explain(ViewPath(path))),

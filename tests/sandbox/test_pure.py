@@ -10,7 +10,7 @@ import pytest
 from policyfs.host.mounts import Mount
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import ROOT, HostPath
-from policyfs.policy.policy import Policy, Surroundings
+from policyfs.policy.policy import CompiledPolicy, Surroundings
 from policyfs.policy.session import Session
 from policyfs.sandbox import machine
 from policyfs.sandbox.admission import Facts, alias_of_source, refused, unfit_source
@@ -168,7 +168,7 @@ def _facts(origins: dict[bytes, list[tuple[str, bytes]]] | None = None, source: 
     surroundings = Surroundings(source=HostPath(b"/"), homes=(HOME,), protected=(HostPath(b"/etc/policyfs"),))
     return Facts(
         HostPath(source),
-        Policy(Session(grants={ROOT: Level.COMMIT}), surroundings),
+        CompiledPolicy(Session(grants={ROOT: Level.COMMIT}), surroundings),
         {HostPath(place): [(d, HostPath(p)) for d, p in found] for place, found in (origins or {}).items()},
         (HostPath(b"/usr"), HostPath(b"/etc")),
     )

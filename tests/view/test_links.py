@@ -12,7 +12,7 @@ import pytest
 
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import HostPath, ViewPath
-from policyfs.policy.policy import Policy, Surroundings
+from policyfs.policy.policy import CompiledPolicy, Surroundings
 from policyfs.policy.session import Session
 from policyfs.source.root import Root
 from policyfs.view.links import Landing, Links
@@ -41,7 +41,7 @@ def links() -> Iterator[Opens]:
         surroundings = Surroundings(
             HostPath(source), elsewhere=tuple((ViewPath(part), HostPath(other)) for part, other in elsewhere)
         )
-        policy = Policy(session, surroundings)
+        policy = CompiledPolicy(session, surroundings)
         return Links(
             Trees(roots[-1]),
             lambda: policy,

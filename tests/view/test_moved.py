@@ -15,20 +15,20 @@ import pytest
 
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import HostPath, Name, ViewPath
-from policyfs.policy.policy import Policy, Surroundings
+from policyfs.policy.policy import CompiledPolicy, Surroundings
 from policyfs.policy.refusals import Refusal
 from policyfs.policy.session import Session
 from policyfs.source import root as root_module
 from policyfs.source.root import Root
 from policyfs.source.tree import RENAME_EXCHANGE, SOURCE, Identity
 from policyfs.view.location import Location
+from policyfs.view.monitor import ReferenceMonitor
 from policyfs.view.outcomes import Changes
 from policyfs.view.refused import Refused
-from policyfs.view.view import View
 
 
 @pytest.fixture
-def view(source: Path) -> Iterator[View]:
+def view(source: Path) -> Iterator[ReferenceMonitor]:
     """A view in which `d` is open, `elsewhere` too, and `hidden` is not."""
     for directory in ("d/empty", "elsewhere", "hidden"):
         (source / directory).mkdir(parents=True)
@@ -37,11 +37,11 @@ def view(source: Path) -> Iterator[View]:
     host = HostPath(os.fsencode(source))
     root = Root(host)
     grants = {ViewPath(b"/"): Level.STAGE, ViewPath(b"/hidden"): Level.NONE}
-    yield View(root, Policy(Session(grants=grants), Surroundings(host)))
+    yield ReferenceMonitor(root, CompiledPolicy(Session(grants=grants), Surroundings(host)))
     root.close()
 
 
-def at(view: View, path: str, *, within: bool = False) -> Location:
+def at(view: ReferenceMonitor, path: str, *, within: bool = False) -> Location:
     location = view.locate(ViewPath(os.fsencode(path)))
     if not within:
         return location
@@ -65,7 +65,9 @@ def tree(place: Path) -> dict[str, tuple[int, str]]:
     }
 
 
-def before(view: View, monkeypatch: pytest.MonkeyPatch, call: str, happens: Callable[[], Any], times: int = 1) -> None:
+def before(
+    view: ReferenceMonitor, monkeypatch: pytest.MonkeyPatch, call: str, happens: Callable[[], Any], times: int = 1
+) -> None:
     """Have something happen right before a call of the door's, the first time."""
     original, left = getattr(view.root, call), [happens] * times
 
@@ -82,7 +84,7 @@ def away(source: Path) -> Callable[[], None]:
     return lambda: os.rename(source / "d", source / "hidden" / "d")
 
 
-MAKING: dict[str, tuple[str, Callable[[View], Any]]] = {
+MAKING: dict[str, tuple[str, Callable[[ReferenceMonitor], Any]]] = {
     "create": ("create", lambda view: view.create(at(view, "/d/new"), os.O_WRONLY | os.O_CREAT, 0o644)),
     "create exclusively": ("create", lambda view: view.create(at(view, "/d/new"), os.O_WRONLY | os.O_EXCL, 0o644)),
     "mkdir": ("make_directory", lambda view: view.make_directory(at(view, "/d/new"), 0o755)),
@@ -99,7 +101,7 @@ MAKING: dict[str, tuple[str, Callable[[View], Any]]] = {
 
 @pytest.mark.parametrize("act", MAKING)
 def test_what_is_made_in_a_directory_that_was_moved_is_taken_back(
-    view: View, source: Path, monkeypatch: pytest.MonkeyPatch, act: str
+    view: ReferenceMonitor, source: Path, monkeypatch: pytest.MonkeyPatch, act: str
 ) -> None:
     """The name is gone again, everything else is as it was, and the answer is that the directory is not there."""
     call, make = MAKING[act]
@@ -112,7 +114,7 @@ def test_what_is_made_in_a_directory_that_was_moved_is_taken_back(
 
 @pytest.mark.parametrize("act", [act for act in MAKING if act != "create"])
 def test_whether_a_name_is_taken_there_is_not_told(
-    view: View, source: Path, monkeypatch: pytest.MonkeyPatch, act: str
+    view: ReferenceMonitor, source: Path, monkeypatch: pytest.MonkeyPatch, act: str
 ) -> None:
     """A name that something has where the directory is by now is answered as one that is free."""
 
@@ -127,7 +129,9 @@ def test_whether_a_name_is_taken_there_is_not_told(
     assert (source / "hidden/d/new").read_text() == "taken"
 
 
-def test_what_took_the_place_of_what_was_made_stays(view: View, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_took_the_place_of_what_was_made_stays(
+    view: ReferenceMonitor, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only what was made is taken away: not what its owner has put in its place since."""
 
     def replaced() -> None:
@@ -147,7 +151,7 @@ def test_what_took_the_place_of_what_was_made_stays(view: View, source: Path, mo
     assert (source / "hidden/d/new").read_text() == "the owner's"
 
 
-REMOVING: dict[str, Callable[[View], Any]] = {
+REMOVING: dict[str, Callable[[ReferenceMonitor], Any]] = {
     "unlink": lambda view: view.unlink(at(view, "/d/file")),
     "rmdir": lambda view: view.remove_directory(at(view, "/d/empty")),
     "replace": lambda view: view.rename(at(view, "/elsewhere/file"), at(view, "/d/file")),
@@ -159,7 +163,7 @@ REMOVING: dict[str, Callable[[View], Any]] = {
 @pytest.mark.parametrize("act", REMOVING)
 @pytest.mark.parametrize("is_there", [True, False])
 def test_nothing_is_taken_away_in_a_directory_that_was_moved(
-    view: View, source: Path, monkeypatch: pytest.MonkeyPatch, act: str, is_there: bool
+    view: ReferenceMonitor, source: Path, monkeypatch: pytest.MonkeyPatch, act: str, is_there: bool
 ) -> None:
     """Where it was moved after it was reached, nothing is done in it, and whether the name is there is not told."""
     reach_directory = view.root.reach_directory
@@ -192,7 +196,7 @@ def walks(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], Any]) -> None:
     monkeypatch.setattr(root_module, "_openat2", late)
 
 
-LOOKING: dict[str, tuple[Refusal, Callable[[View, tuple[int, int]], Any]]] = {
+LOOKING: dict[str, tuple[Refusal, Callable[[ReferenceMonitor, tuple[int, int]], Any]]] = {
     "lookup": (Refusal.MISSING, lambda view, _: view.attributes(at(view, "/d/secret"))),
     "lookup in a directory": (Refusal.STALE, lambda view, _: view.attributes(at(view, "/d/secret", within=True))),
     "stat": (Refusal.STALE, lambda view, known: view.attributes(at(view, "/d/secret"), known)),
@@ -207,7 +211,7 @@ LOOKING: dict[str, tuple[Refusal, Callable[[View, tuple[int, int]], Any]]] = {
 @pytest.mark.parametrize("act", LOOKING)
 @pytest.mark.parametrize("is_there", [True, False])
 def test_what_is_found_in_a_directory_that_was_moved_is_not_told(
-    view: View, source: Path, monkeypatch: pytest.MonkeyPatch, act: str, is_there: bool
+    view: ReferenceMonitor, source: Path, monkeypatch: pytest.MonkeyPatch, act: str, is_there: bool
 ) -> None:
     """What is asked for is answered alike where it is in the directory that was moved and where it is not."""
     expected, look = LOOKING[act]
@@ -231,7 +235,9 @@ def test_what_is_found_in_a_directory_that_was_moved_is_not_told(
         assert (secret.read_text(), stat.S_IMODE(secret.stat().st_mode)) == ("secret", stat.S_IMODE(known.st_mode))
 
 
-def test_a_file_that_is_replaced_all_the_time_is_found(view: View, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_replaced_all_the_time_is_found(
+    view: ReferenceMonitor, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What took its place in the meantime is looked at: a file that is written again is never missing."""
     replaced = 0
 
@@ -250,7 +256,7 @@ def test_a_file_that_is_replaced_all_the_time_is_found(view: View, source: Path,
 
 
 def test_names_are_not_listed_where_a_directory_was_moved_to(
-    view: View, source: Path, monkeypatch: pytest.MonkeyPatch
+    view: ReferenceMonitor, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither when its names are read nor when it is asked what they are."""
     listing = view.listing(at(view, "/d"))
@@ -265,7 +271,7 @@ def test_names_are_not_listed_where_a_directory_was_moved_to(
 
 
 def test_names_that_were_there_only_while_it_was_elsewhere(
-    view: View, source: Path, monkeypatch: pytest.MonkeyPatch
+    view: ReferenceMonitor, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A directory that was moved and is back by the time that this is asked: what came and went meanwhile is not shown."""
     (source / "hidden/secret").write_text("secret")
@@ -305,12 +311,12 @@ assert root.stands_at(reached, b"/d/file")
 """
 
 
-def test_where_something_stands_after_a_fork(view: View) -> None:
+def test_where_something_stands_after_a_fork(view: ReferenceMonitor) -> None:
     """A process that was forked looks at its own descriptors, not at those of the one that it comes from."""
     subprocess.run([sys.executable, "-I", "-c", _IN_A_CHILD, view.root.source], check=True)
 
 
-def test_where_something_stands(view: View, source: Path) -> None:
+def test_where_something_stands(view: ReferenceMonitor, source: Path) -> None:
     """By its path in SOURCE, however that is called, at any depth; by no other path, and by none once it is removed."""
     root = view.root
     deep = Path("d").joinpath(*["x" * 200] * 30)

@@ -11,14 +11,14 @@ import pytest
 
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import HostPath, ViewPath
-from policyfs.policy.policy import Policy, Surroundings
+from policyfs.policy.policy import CompiledPolicy, Surroundings
 from policyfs.policy.refusals import Refusal
 from policyfs.policy.session import Session
 from policyfs.source.root import Root
 from policyfs.view.location import Location
+from policyfs.view.monitor import ReferenceMonitor
 from policyfs.view.outcomes import Changes
 from policyfs.view.refused import Refused
-from policyfs.view.view import View
 
 HARMLESS = b"pick 1\n"
 HARMFUL = b"exec x\n"
@@ -38,26 +38,26 @@ def tree(source: Path) -> Path:
 
 
 @contextmanager
-def viewed(source: Path, *, protect: bool = True, git_directories: tuple[str, ...] = ()) -> Iterator[View]:
+def viewed(source: Path, *, protect: bool = True, git_directories: tuple[str, ...] = ()) -> Iterator[ReferenceMonitor]:
     place = HostPath(os.fsencode(source))
     directories = tuple(HostPath(place + os.fsencode(name)) for name in git_directories)
     surroundings = Surroundings(place, git_directories=directories)
     session = Session(grants={ViewPath(b"/"): Level.STAGE}, protect_git=protect)
     root = Root(place)
     try:
-        yield View(root, Policy(session, surroundings))
+        yield ReferenceMonitor(root, CompiledPolicy(session, surroundings))
     finally:
         root.close()
 
 
 @pytest.fixture
-def view(tree: Path) -> Iterator[View]:
+def view(tree: Path) -> Iterator[ReferenceMonitor]:
     """A view of the tree that protects git."""
     with viewed(tree) as made:
         yield made
 
 
-def at(view: View, path: str) -> Location:
+def at(view: ReferenceMonitor, path: str) -> Location:
     return view.locate(ViewPath(path.encode()))
 
 
@@ -71,7 +71,7 @@ def protected(refusal: Refusal = Refusal.GIT_PROTECTED) -> Iterator[None]:
 TODO = "/p/.git/rebase-merge/git-rebase-todo"
 
 
-def test_a_file_that_is_open_is_judged_by_where_it_stands(view: View, tree: Path) -> None:
+def test_a_file_that_is_open_is_judged_by_where_it_stands(view: ReferenceMonitor, tree: Path) -> None:
     """A file that was opened under a name that is free and is moved to one that is judged, by the session or by anybody,
     takes no other content from then on; once it is moved away again it does."""
     scratch = at(view, "/p/.git/rebase-merge/scratch")
@@ -99,7 +99,7 @@ def test_a_file_that_is_open_is_judged_by_where_it_stands(view: View, tree: Path
     file.close()
 
 
-def test_another_view_of_the_tree_opens_no_way(view: View, tree: Path) -> None:
+def test_another_view_of_the_tree_opens_no_way(view: ReferenceMonitor, tree: Path) -> None:
     """A file that is held open in one view and moved into place in another is judged in the first, too."""
     with viewed(tree) as other:
         file, _ = other.create(at(other, "/p/.git/rebase-merge/scratch"), os.O_WRONLY, 0o644)
@@ -110,7 +110,7 @@ def test_another_view_of_the_tree_opens_no_way(view: View, tree: Path) -> None:
         file.close()
 
 
-def test_a_file_that_stands_too_deep_to_be_told_is_not_written(view: View, tree: Path) -> None:
+def test_a_file_that_stands_too_deep_to_be_told_is_not_written(view: ReferenceMonitor, tree: Path) -> None:
     """Where the kernel does not say where an open file stands, nothing is written to it."""
     file, _ = view.create(at(view, "/p/.git/scratch"), os.O_WRONLY, 0o644)
     directory = os.open(tree, os.O_PATH)
@@ -126,7 +126,7 @@ def test_a_file_that_stands_too_deep_to_be_told_is_not_written(view: View, tree:
     file.close()
 
 
-def test_appending_is_judged_at_the_end(view: View) -> None:
+def test_appending_is_judged_at_the_end(view: ReferenceMonitor) -> None:
     """A write by a descriptor that appends lands at the end, whatever offset it says."""
     file = view.open(at(view, TODO), os.O_WRONLY | os.O_APPEND)
     file.write(0, b"pick 2\nlabel ")
@@ -135,7 +135,7 @@ def test_appending_is_judged_at_the_end(view: View) -> None:
     file.close()
 
 
-def test_a_file_in_pieces_is_judged_whole(view: View, tree: Path) -> None:
+def test_a_file_in_pieces_is_judged_whole(view: ReferenceMonitor, tree: Path) -> None:
     """Two writes, each harmless, that make a command together; and a hole, which is NULs."""
     file = view.open(at(view, TODO), os.O_RDWR)
     file.write(len(HARMLESS), b"ex")
@@ -158,7 +158,7 @@ def test_without_protection_nothing_is_asked(tree: Path) -> None:
         view.change(at(view, "/bare/config"), Changes(size=0))
 
 
-def test_objects_cost_no_question(view: View) -> None:
+def test_objects_cost_no_question(view: ReferenceMonitor) -> None:
     """What git writes most is written without one."""
     file, _ = view.create(at(view, "/p/.git/objects/tmp"), os.O_WRONLY, 0o644)
     assert file.guard is None
@@ -166,7 +166,7 @@ def test_objects_cost_no_question(view: View) -> None:
 
 
 @pytest.mark.parametrize("repository", ["bare", "p/.git/modules/sub", "p/.git"])
-def test_every_way_to_change_what_is_kept(view: View, tree: Path, repository: str) -> None:
+def test_every_way_to_change_what_is_kept(view: ReferenceMonitor, tree: Path, repository: str) -> None:
     """In a repository by its name and by its content nothing that changes a kept path goes through."""
     config, hook = f"/{repository}/config", f"/{repository}/hooks/x"
     for act in (
@@ -188,7 +188,7 @@ def test_every_way_to_change_what_is_kept(view: View, tree: Path, repository: st
     assert (tree / repository / "config").read_text() == "[core]\n"
 
 
-def test_a_directory_with_links_is_not_moved_into_a_bare_repository(view: View, tree: Path) -> None:
+def test_a_directory_with_links_is_not_moved_into_a_bare_repository(view: ReferenceMonitor, tree: Path) -> None:
     """Its links would be where git writes through them."""
     (tree / "logs").mkdir()
     (tree / "logs/HEAD").symlink_to("../hooks/x")

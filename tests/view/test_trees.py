@@ -12,14 +12,14 @@ import pytest
 
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import HostPath, Name, ViewPath
-from policyfs.policy.policy import Policy, Surroundings
+from policyfs.policy.policy import CompiledPolicy, Surroundings
 from policyfs.policy.session import Session
 from policyfs.source.root import Root
 from policyfs.source.tree import RENAME_EXCHANGE, RENAME_NOREPLACE, SOURCE
 from policyfs.view.location import Location
+from policyfs.view.monitor import ReferenceMonitor
 from policyfs.view.refused import Refused
 from policyfs.view.trees import Trees
-from policyfs.view.view import View
 from policyfs.view.whole_path import follow
 
 EXTRA = 1
@@ -42,7 +42,7 @@ def extra(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def view(source: Path, extra: Path) -> Iterator[View]:
+def view(source: Path, extra: Path) -> Iterator[ReferenceMonitor]:
     """The view. SOURCE has an `extra` of its own, which is covered; `above/second` is in neither tree."""
     (source / "extra").mkdir()
     (source / "extra/covered").write_text("covered")
@@ -61,12 +61,14 @@ def view(source: Path, extra: Path) -> Iterator[View]:
         ViewPath(b"/extra"): Root(host(extra), EXTRA),
         ViewPath(b"/above/second"): Root(host(second), 2),
     }
-    view = View(Root(host(source)), Policy(Session(grants=grants), Surroundings(host(source))), mounted=mounted)
+    view = ReferenceMonitor(
+        Root(host(source)), CompiledPolicy(Session(grants=grants), Surroundings(host(source))), mounted=mounted
+    )
     yield view
     view.close()
 
 
-def at(view: View, path: str) -> Location:
+def at(view: ReferenceMonitor, path: str) -> Location:
     return view.locate(ViewPath(os.fsencode(path)))
 
 
@@ -79,7 +81,7 @@ def answer(act: Callable[[], Any]) -> str:
     return "done"
 
 
-def listed(view: View, path: str) -> dict[str, int]:
+def listed(view: ReferenceMonitor, path: str) -> dict[str, int]:
     """The names that a listing shows, each with the number of the tree that it is in."""
     listing = view.listing(at(view, path))
     try:
@@ -90,7 +92,7 @@ def listed(view: View, path: str) -> dict[str, int]:
         listing.close()
 
 
-def read(view: View, path: str) -> bytes:
+def read(view: ReferenceMonitor, path: str) -> bytes:
     file = view.open(at(view, path), os.O_RDONLY)
     try:
         return file.read(0, 100)
@@ -124,7 +126,7 @@ def test_a_tree_has_a_mount_point_and_a_number_of_its_own(source: Path, extra: P
     other.close()
 
 
-def test_a_tree_covers_what_is_below_it(view: View, source: Path) -> None:
+def test_a_tree_covers_what_is_below_it(view: ReferenceMonitor, source: Path) -> None:
     """What SOURCE has at a mount point is not reached, and nothing changes it."""
     assert read(view, "/extra/f") == b"extra f"
     assert answer(lambda: view.attributes(at(view, "/extra/covered"))) == "ENOENT"
@@ -132,14 +134,14 @@ def test_a_tree_covers_what_is_below_it(view: View, source: Path) -> None:
     assert (source / "extra/covered").read_text() == "covered"
 
 
-def test_a_listing_has_the_mount_points(view: View) -> None:
+def test_a_listing_has_the_mount_points(view: ReferenceMonitor) -> None:
     """Whether or not the tree below has the name, once, and as the top of its own tree."""
     assert listed(view, "/") == {"extra": EXTRA, "d": SOURCE, "f": SOURCE, "above": SOURCE}
     assert listed(view, "/above") == {"second": 2}
     assert listed(view, "/extra") == {"f": EXTRA, "d": EXTRA, "ro": EXTRA}
 
 
-def test_an_object_is_told_by_its_tree(view: View, source: Path, extra: Path) -> None:
+def test_an_object_is_told_by_its_tree(view: ReferenceMonitor, source: Path, extra: Path) -> None:
     """A file that two trees have in common is two objects: one is not taken for the other."""
     os.link(source / "f", extra / "same")
     one, other = (view.attributes(at(view, path)).identity for path in ("/f", "/extra/same"))
@@ -150,7 +152,7 @@ def test_an_object_is_told_by_its_tree(view: View, source: Path, extra: Path) ->
     assert view.attributes(at(view, "/extra/same"), other).links == 2
 
 
-def test_a_mount_point_is_looked_up_in_its_directory(view: View) -> None:
+def test_a_mount_point_is_looked_up_in_its_directory(view: ReferenceMonitor) -> None:
     """As a name in the very directory that the caller knows, whatever that has there."""
     for path, name in (("/", b"extra"), ("/above", b"second")):
         directory = at(view, path)
@@ -158,7 +160,7 @@ def test_a_mount_point_is_looked_up_in_its_directory(view: View) -> None:
         assert view.attributes(view.child(directory, Name(name), within)).is_directory
 
 
-def test_levels_go_by_the_path_in_the_view(view: View) -> None:
+def test_levels_go_by_the_path_in_the_view(view: ReferenceMonitor) -> None:
     """A second tree has no rules of its own."""
     assert answer(lambda: view.attributes(at(view, "/extra/hidden"))) == "ENOENT"
     assert answer(lambda: view.unlink(at(view, "/extra/ro/f"))) == "EROFS"
@@ -170,14 +172,14 @@ def test_levels_go_by_the_path_in_the_view(view: View) -> None:
 @pytest.mark.parametrize(
     ("old", "new"), [("/f", "/extra/new"), ("/extra/d", "/new"), ("/extra/f", "/above/second/f"), ("/f", "/extra/f")]
 )
-def test_nothing_is_renamed_between_trees(view: View, old: str, new: str, flags: int) -> None:
+def test_nothing_is_renamed_between_trees(view: ReferenceMonitor, old: str, new: str, flags: int) -> None:
     """Whatever is there, and in no direction."""
     assert answer(lambda: view.rename(at(view, old), at(view, new), flags)) == "EXDEV"
     assert read(view, "/extra/f") == b"extra f"
     assert read(view, "/f") == b"source f"
 
 
-def test_nothing_is_linked_between_trees(view: View) -> None:
+def test_nothing_is_linked_between_trees(view: ReferenceMonitor) -> None:
     """By name, and by a file that is open."""
     assert answer(lambda: view.link(at(view, "/f"), at(view, "/extra/new"))) == "EXDEV"
     assert answer(lambda: view.link(at(view, "/extra/f"), at(view, "/new"))) == "EXDEV"
@@ -189,7 +191,7 @@ def test_nothing_is_linked_between_trees(view: View) -> None:
 
 
 @pytest.mark.parametrize("path", ["/extra", "/above", "/above/second"])
-def test_a_mount_point_and_what_is_above_it_stay(view: View, source: Path, path: str) -> None:
+def test_a_mount_point_and_what_is_above_it_stay(view: ReferenceMonitor, source: Path, path: str) -> None:
     """They are not removed, renamed, exchanged or replaced."""
     held = at(view, path)
     assert answer(lambda: view.remove_directory(held)) == "EBUSY"
@@ -203,7 +205,7 @@ def test_a_mount_point_and_what_is_above_it_stay(view: View, source: Path, path:
     assert view.attributes(held).is_directory
 
 
-def test_nothing_but_a_directory_is_made_above_a_mount_point(view: View, source: Path) -> None:
+def test_nothing_but_a_directory_is_made_above_a_mount_point(view: ReferenceMonitor, source: Path) -> None:
     """The way to it leads through directories."""
     (source / "above").rmdir()
     above = at(view, "/above")
@@ -215,7 +217,7 @@ def test_nothing_but_a_directory_is_made_above_a_mount_point(view: View, source:
     assert listed(view, "/above") == {"second": 2}
 
 
-def test_a_mount_point_is_a_name_that_is_taken(view: View) -> None:
+def test_a_mount_point_is_a_name_that_is_taken(view: ReferenceMonitor) -> None:
     """By a directory, as where any directory stands."""
     point = at(view, "/above/second")
     assert answer(lambda: view.make_directory(point, 0o755)) == "EEXIST"
@@ -229,8 +231,8 @@ def test_a_directory_at_ro_answers_first(source: Path, extra: Path, act: str) ->
     """What the policy refuses it refuses as anywhere, and EROFS comes before EXDEV and EBUSY."""
     grants = {ViewPath(b"/"): Level.RO, ViewPath(b"/extra"): Level.STAGE, ViewPath(b"/f"): Level.STAGE}
     (source / "f").write_text("f")
-    policy = Policy(Session(grants=grants), Surroundings(host(source)))
-    view = View(Root(host(source)), policy, mounted={ViewPath(b"/extra"): Root(host(extra), EXTRA)})
+    policy = CompiledPolicy(Session(grants=grants), Surroundings(host(source)))
+    view = ReferenceMonitor(Root(host(source)), policy, mounted={ViewPath(b"/extra"): Root(host(extra), EXTRA)})
     acts = {
         "rename": lambda: view.rename(at(view, "/f"), at(view, "/extra/new")),
         "link": lambda: view.link(at(view, "/extra/f"), at(view, "/new")),
@@ -240,7 +242,7 @@ def test_a_directory_at_ro_answers_first(source: Path, extra: Path, act: str) ->
     view.close()
 
 
-def test_links_lead_from_tree_to_tree(view: View, source: Path, extra: Path) -> None:
+def test_links_lead_from_tree_to_tree(view: ReferenceMonitor, source: Path, extra: Path) -> None:
     """They are followed by the names of the view: into a tree, out of it with `..`, and not to what is covered."""
     (source / "in").symlink_to("extra/d")
     (extra / "up").symlink_to("../f")
@@ -252,7 +254,7 @@ def test_links_lead_from_tree_to_tree(view: View, source: Path, extra: Path) -> 
     assert follow(view, ViewPath(b"/extra/absolute")).path == b"/extra/d/f"
 
 
-def test_no_link_is_made_to_what_is_hidden_in_another_tree(view: View, extra: Path) -> None:
+def test_no_link_is_made_to_what_is_hidden_in_another_tree(view: ReferenceMonitor, extra: Path) -> None:
     """Neither by the path in the view nor by the path on the machine, where the owner's programs would follow it."""
     here, there = at(view, "/new"), at(view, "/extra/new")
     assert answer(lambda: view.make_link(here, b"extra/hidden")) == "EACCES"
@@ -272,8 +274,8 @@ def test_a_credential_is_known_in_every_tree(source: Path, extra: Path, tmp_path
     os.link(home / ".ssh/key", extra / "notes")
     os.link(extra / "f", extra / "harmless")
     surroundings = Surroundings(host(source), homes=(host(home),), tops=(HostPath(b"/"), host(tmp_path)))
-    policy = Policy(Session(grants={ViewPath(b"/"): Level.STAGE}), surroundings)
-    view = View(Root(host(source)), policy, mounted={ViewPath(b"/extra"): Root(host(extra), EXTRA)})
+    policy = CompiledPolicy(Session(grants={ViewPath(b"/"): Level.STAGE}), surroundings)
+    view = ReferenceMonitor(Root(host(source)), policy, mounted={ViewPath(b"/extra"): Root(host(extra), EXTRA)})
     assert answer(lambda: view.attributes(at(view, "/extra/notes"))) == "ENOENT"
     assert answer(lambda: view.attributes(at(view, "/extra/harmless"))) == "done"
     assert "notes" not in listed(view, "/extra")

@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from policyfs.fuse.handlers import Operations
-from policyfs.fuse.removed import Removed
+from policyfs.fuse.removed import RemovedObjects
 from policyfs.view.attributes import Attributes
 from tests.mount.bad_days.ground import view_of
 from tests.mount.harness import errno_of, mounted, refused, until
@@ -49,7 +49,7 @@ def broken_operations(error: Exception) -> Operations:
     operations = Operations.__new__(Operations)
     for name in ("view", "nodes", "files", "directories", "listings", "watch", "memory", "reach", "replies"):
         setattr(operations, name, Broken(error))
-    operations.removed = Removed(256)
+    operations.removed = RemovedObjects(256)
     return operations
 
 
@@ -157,15 +157,15 @@ Operations.forget = guarded_without_reply(forget_and_fail)
 
 SABOTAGE = """
 import errno, os
-from policyfs.view.view import View
+from policyfs.view.monitor import ReferenceMonitor
 
 def sabotaged(name, error):
-    real = getattr(View, name)
+    real = getattr(ReferenceMonitor, name)
     def method(self, location, *arguments, **named):
         if location.path.rpartition(b"/")[2].startswith(b"bad"):
             raise error
         return real(self, location, *arguments, **named)
-    setattr(View, name, method)
+    setattr(ReferenceMonitor, name, method)
 
 for name in {names!r}:
     sabotaged(name, {error})

@@ -10,12 +10,12 @@ import pytest
 
 from policyfs.policy.paths import HostPath
 from policyfs.source.root import Root
-from policyfs.view.view import View
+from policyfs.view.monitor import ReferenceMonitor
 from tests.view.gate.ground import policy
 
 
 @pytest.fixture
-def view(source: Path) -> Iterator[View]:
+def view(source: Path) -> Iterator[ReferenceMonitor]:
     """A view of a small tree, with the umask of a daemon, which has none."""
     before = os.umask(0)
     for directory in ("d/full", "d/empty", "read", "hidden", "way/open"):
@@ -27,7 +27,7 @@ def view(source: Path) -> Iterator[View]:
     os.mkfifo(source / "fifo")
     root = Root(HostPath(os.fsencode(source)))
     try:
-        yield View(root, policy(source))
+        yield ReferenceMonitor(root, policy(source))
     finally:
         root.close()
         os.umask(before)

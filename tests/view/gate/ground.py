@@ -10,13 +10,13 @@ import pytest
 from policyfs.host import mounts
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import HostPath, ViewPath
-from policyfs.policy.policy import Policy, Surroundings
+from policyfs.policy.policy import CompiledPolicy, Surroundings
 from policyfs.policy.refusals import Refusal
 from policyfs.policy.session import Session
 from policyfs.source.tree import SOURCE, Identity
 from policyfs.view.location import Location
+from policyfs.view.monitor import ReferenceMonitor
 from policyfs.view.refused import Refused
-from policyfs.view.view import View
 
 GRANTS = {
     b"/": Level.STAGE,
@@ -30,9 +30,9 @@ GRANTS = {
 }
 
 
-def policy(source: Path, grants: dict[bytes, Level] = GRANTS) -> Policy:
+def policy(source: Path, grants: dict[bytes, Level] = GRANTS) -> CompiledPolicy:
     session = Session(grants={ViewPath(path): level for path, level in grants.items()})
-    return Policy(session, Surroundings(HostPath(os.fsencode(source))))
+    return CompiledPolicy(session, Surroundings(HostPath(os.fsencode(source))))
 
 
 def beside(source: HostPath, place: HostPath) -> Surroundings:
@@ -40,7 +40,7 @@ def beside(source: HostPath, place: HostPath) -> Surroundings:
     return Surroundings(source, protected=(place,), tops=mounts.tops(source, None, mounts.mounts()))
 
 
-def at(view: View, path: str) -> Location:
+def at(view: ReferenceMonitor, path: str) -> Location:
     return view.locate(ViewPath(os.fsencode(path)))
 
 

@@ -14,19 +14,19 @@ import pytest
 
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import HostPath, ViewPath
-from policyfs.policy.policy import Policy
+from policyfs.policy.policy import CompiledPolicy
 from policyfs.policy.refusals import Refusal
 from policyfs.policy.session import Session
 from policyfs.source.files import OpenFile
 from policyfs.source.tree import RENAME_EXCHANGE, RENAME_NOREPLACE
 from policyfs.view.location import Location
+from policyfs.view.monitor import ReferenceMonitor
 from policyfs.view.outcomes import Changes
 from policyfs.view.refused import Refused
-from policyfs.view.view import View
 from tests.view.gate.ground import Refuses, at, beside, identity
 
 
-def test_opening_what_is_no_file(view: View) -> None:
+def test_opening_what_is_no_file(view: ReferenceMonitor) -> None:
     """A directory is a directory, a link a loop to who opens the link itself, a fifo or a socket nothing to open; the
     same for truncate(2)."""
     for flags in (os.O_RDONLY, os.O_WRONLY):
@@ -45,7 +45,7 @@ def test_opening_what_is_no_file(view: View) -> None:
         view.change(at(view, "/fifo"), Changes(size=0))
 
 
-def test_what_only_a_link_or_a_directory_can_be_asked(view: View) -> None:
+def test_what_only_a_link_or_a_directory_can_be_asked(view: ReferenceMonitor) -> None:
     """readlink(2) of anything else is EINVAL, link(2) of a directory EPERM, a listing of anything else ENOTDIR."""
     with Refuses(errno.EINVAL):
         view.link_text(at(view, "/f"))
@@ -55,7 +55,7 @@ def test_what_only_a_link_or_a_directory_can_be_asked(view: View) -> None:
         view.listing(at(view, "/f"))
 
 
-def test_what_the_source_does_not_allow(view: View, source: Path) -> None:
+def test_what_the_source_does_not_allow(view: ReferenceMonitor, source: Path) -> None:
     """access(2) of what the policy allows is the source's to answer; of a passage or a link it is not asked."""
     os.chmod(source / "f", 0o600)
     view.access(at(view, "/f"), os.R_OK | os.W_OK)
@@ -69,13 +69,13 @@ def test_what_the_source_does_not_allow(view: View, source: Path) -> None:
         view.access(at(view, "/read/f"), os.W_OK)
 
 
-def test_the_file_system(view: View, source: Path) -> None:
+def test_the_file_system(view: ReferenceMonitor, source: Path) -> None:
     """Is that of SOURCE."""
     status, told = os.statvfs(source), view.file_system()
     assert (told.block_size, told.blocks, told.name_max) == (status.f_frsize, status.f_blocks, status.f_namemax)
 
 
-def test_removing_the_other_kind(view: View, source: Path) -> None:
+def test_removing_the_other_kind(view: ReferenceMonitor, source: Path) -> None:
     """rmdir(2) of a file and unlink(2) of a directory say what it is, and take nothing away."""
     with Refuses(Refusal.NOT_DIRECTORY, "/f"):
         view.remove_directory(at(view, "/f"))
@@ -85,7 +85,7 @@ def test_removing_the_other_kind(view: View, source: Path) -> None:
     assert (source / "d/empty").exists()
 
 
-def test_making_a_name_that_is_taken(view: View) -> None:
+def test_making_a_name_that_is_taken(view: ReferenceMonitor) -> None:
     """Whatever is made, a name that something shown has taken exists; one that something not shown has taken is denied."""
     make: list[Callable[[Location], object]] = [
         lambda new: view.create(new, os.O_WRONLY | os.O_EXCL, 0o644),
@@ -103,7 +103,7 @@ def test_making_a_name_that_is_taken(view: View) -> None:
             each(at(view, "/away"))
 
 
-def test_creating_what_is_there_opens_it(view: View, source: Path) -> None:
+def test_creating_what_is_there_opens_it(view: ReferenceMonitor, source: Path) -> None:
     """Without O_EXCL the file that has the name is opened, with the access asked for, emptied if asked, its mode kept."""
     os.chmod(source / "f", 0o640)
     file, attributes = view.create(at(view, "/f"), os.O_RDWR, 0o777)
@@ -118,7 +118,7 @@ def test_creating_what_is_there_opens_it(view: View, source: Path) -> None:
         view.create(at(view, "/d"), os.O_WRONLY, 0o644)
 
 
-def test_a_path_through_a_file(view: View) -> None:
+def test_a_path_through_a_file(view: ReferenceMonitor) -> None:
     """A path through a visible file is in no directory, at any depth; through one that is not seen, or a name that is
     not there, it is missing."""
     for path in ("/f/a", "/f/a/b/c", "/d/full/f/a"):
@@ -133,7 +133,7 @@ def test_a_path_through_a_file(view: View) -> None:
         view.make_directory(at(view, "/f/new"), 0o755)
 
 
-def test_the_root_has_no_name_to_lose(view: View) -> None:
+def test_the_root_has_no_name_to_lose(view: ReferenceMonitor) -> None:
     """`/` is neither made nor removed nor moved: EBUSY, or what the rules say of it first."""
     root = at(view, "/")
     for remove in (view.remove_directory, view.unlink):
@@ -145,7 +145,7 @@ def test_the_root_has_no_name_to_lose(view: View) -> None:
         view.make_link(root, b"f")
 
 
-def test_flags_of_rename_that_mean_nothing(view: View) -> None:
+def test_flags_of_rename_that_mean_nothing(view: ReferenceMonitor) -> None:
     """Any flag but the two, and the two together, are EINVAL; an exchange needs both."""
     for flags in (4, RENAME_NOREPLACE | RENAME_EXCHANGE, RENAME_EXCHANGE | 4):
         with Refuses(errno.EINVAL):
@@ -156,7 +156,7 @@ def test_flags_of_rename_that_mean_nothing(view: View) -> None:
         view.rename(at(view, "/gone"), at(view, "/f"))
 
 
-def test_nothing_is_held_unasked(view: View) -> None:
+def test_nothing_is_held_unasked(view: ReferenceMonitor) -> None:
     """Nobody would close it."""
     assert view.unlink(at(view, "/f")).held is None
     assert view.remove_directory(at(view, "/d/empty")).held is None
@@ -165,7 +165,7 @@ def test_nothing_is_held_unasked(view: View) -> None:
     assert view.rename(at(view, "/free"), at(view, "/link"), RENAME_EXCHANGE, hold=True).held is None
 
 
-def test_no_descriptor_stays_open(view: View) -> None:
+def test_no_descriptor_stays_open(view: ReferenceMonitor) -> None:
     """Whatever is refused or done, every descriptor is closed again that the caller was not given."""
     before = len(os.listdir("/proc/self/fd"))
     for test in (
@@ -189,7 +189,7 @@ def test_no_descriptor_stays_open(view: View) -> None:
     ],
 )
 def test_a_refusal_tells_its_place_and_whether_anything_is_there(
-    view: View, source: Path, path: str, refusal: Refusal, absent: bool
+    view: ReferenceMonitor, source: Path, path: str, refusal: Refusal, absent: bool
 ) -> None:
     """The place whose rule decided, and that nothing is there where nothing is: which is no decision."""
     (source / "via").write_text("a file where the rules have a passage")
@@ -197,7 +197,7 @@ def test_a_refusal_tells_its_place_and_whether_anything_is_there(
     home.write_text("secret")
     os.link(home, source / "key")
     session = Session(grants={**view.policy.session.grants, ViewPath(b"/via"): Level.NONE, ViewPath(b"/via/x"): Level.RO})
-    view.take(Policy(session, beside(view.root.source, HostPath(os.fsencode(home)))))
+    view.take(CompiledPolicy(session, beside(view.root.source, HostPath(os.fsencode(home)))))
     location = at(view, path)
     with pytest.raises(Refused) as caught:
         view.attributes(location)
@@ -208,7 +208,9 @@ def test_a_refusal_tells_its_place_and_whether_anything_is_there(
 
 
 @pytest.mark.parametrize(("further_names", "is_credential"), [(0, False), (1, True), (2, True)])
-def test_an_open_file_that_is_a_credential(view: View, source: Path, further_names: int, is_credential: bool) -> None:
+def test_an_open_file_that_is_a_credential(
+    view: ReferenceMonitor, source: Path, further_names: int, is_credential: bool
+) -> None:
     """Is known by what it is, if it has another name; another file with several names is none."""
     home = source.parent / "key"
     home.write_text("secret")
@@ -216,12 +218,12 @@ def test_an_open_file_that_is_a_credential(view: View, source: Path, further_nam
         os.link(home, source / f"key{number}")
     os.link(source / "f", source / "second")
     with open(home, "rb") as opened, open(source / "f", "rb") as other:
-        view.take(Policy(view.policy.session, beside(view.root.source, HostPath(os.fsencode(home)))))
+        view.take(CompiledPolicy(view.policy.session, beside(view.root.source, HostPath(os.fsencode(home)))))
         assert view.is_credential(OpenFile(opened.fileno())) is is_credential
         assert not view.is_credential(OpenFile(other.fileno()))
 
 
-def test_a_refused_change_tells_its_place(view: View) -> None:
+def test_a_refused_change_tells_its_place(view: ReferenceMonitor) -> None:
     """The place that is not to be changed, and for a name in a hidden directory that of the name."""
     for path, refusal in (("/read/f", Refusal.READ_ONLY), ("/way", Refusal.DENIED)):
         with pytest.raises(Refused) as caught:
@@ -235,12 +237,12 @@ def test_a_refused_change_tells_its_place(view: View) -> None:
         assert caught.value.place is at(view, "/hidden/f").place
 
 
-def test_what_is_unknown_under_a_passage_can_be_missing(view: View) -> None:
+def test_what_is_unknown_under_a_passage_can_be_missing(view: ReferenceMonitor) -> None:
     """By the session's switch, to who looks and to who takes away; what is made there stays denied."""
     here = "/way/unknown"
     for unknown_missing, refusal in ((False, Refusal.DENIED), (True, Refusal.MISSING)):
         session = dataclasses.replace(view.policy.session, unknown_missing=unknown_missing)
-        view.take(Policy(session, view.policy.surroundings))
+        view.take(CompiledPolicy(session, view.policy.surroundings))
         for act in (view.attributes, view.unlink, lambda location: view.open(location, os.O_RDONLY)):
             with Refuses(refusal, here):
                 act(at(view, here))
@@ -249,7 +251,7 @@ def test_what_is_unknown_under_a_passage_can_be_missing(view: View) -> None:
 
 
 @pytest.mark.parametrize("path", ["/way/x", "/way/x/y", "/way/x/y/z"])
-def test_what_lies_below_what_is_not_seen(view: View, path: str) -> None:
+def test_what_lies_below_what_is_not_seen(view: ReferenceMonitor, path: str) -> None:
     """Is answered by the nearest directory that is seen."""
     with Refuses(Refusal.DENIED, path):
         view.attributes(at(view, path))
@@ -258,13 +260,13 @@ def test_what_lies_below_what_is_not_seen(view: View, path: str) -> None:
         view.attributes(at(view, below_visible))
 
 
-def test_a_passage_is_a_directory(view: View, source: Path) -> None:
+def test_a_passage_is_a_directory(view: ReferenceMonitor, source: Path) -> None:
     """Anything else where the rules have a passage is missing; a fifo or a socket elsewhere is shown."""
     connected = socket.socket(socket.AF_UNIX)
     connected.bind(os.fsencode(source / "socket"))
     connected.close()
     session = Session(grants={**view.policy.session.grants, ViewPath(b"/via"): Level.NONE, ViewPath(b"/via/x"): Level.RO})
-    view.take(Policy(session, view.policy.surroundings))
+    view.take(CompiledPolicy(session, view.policy.surroundings))
     for name in ("f", "fifo", "socket", "link"):
         assert view.attributes(at(view, "/" + name)).identity == identity(source / name)
         os.rename(source / name, source / "via")
@@ -273,13 +275,13 @@ def test_a_passage_is_a_directory(view: View, source: Path) -> None:
         os.unlink(source / "via")
 
 
-def test_links_by_every_name_of_source(view: View, source: Path) -> None:
+def test_links_by_every_name_of_source(view: ReferenceMonitor, source: Path) -> None:
     """SOURCE's owner may call it otherwise, and it may be mounted elsewhere: both names lead inside."""
     named, mounted = HostPath(b"/owner/tree"), HostPath(b"/mnt/view")
     for name, text in (("a", b"/owner/tree/f"), ("b", b"/mnt/view/f"), ("c", os.fsencode(source) + b"/f")):
         os.symlink(text, source / name)
 
-    def told(of: View) -> list[bytes | None]:
+    def told(of: ReferenceMonitor) -> list[bytes | None]:
         found: list[bytes | None] = []
         for name in "abc":
             try:
@@ -288,6 +290,6 @@ def test_links_by_every_name_of_source(view: View, source: Path) -> None:
                 found.append(None)
         return found
 
-    assert told(View(view.root, view.policy, named=named, at=mounted)) == [b"f", b"/mnt/view/f", b"f"]
-    assert told(View(view.root, view.policy, at=mounted)) == [None, b"/mnt/view/f", b"f"]
-    assert told(View(view.root, view.policy, named=named)) == [b"f", None, b"f"]
+    assert told(ReferenceMonitor(view.root, view.policy, named=named, at=mounted)) == [b"f", b"/mnt/view/f", b"f"]
+    assert told(ReferenceMonitor(view.root, view.policy, at=mounted)) == [None, b"/mnt/view/f", b"f"]
+    assert told(ReferenceMonitor(view.root, view.policy, named=named)) == [b"f", None, b"f"]

@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 from policyfs.policy.paths import HostPath, Name, ViewPath
-from policyfs.policy.policy import Policy
+from policyfs.policy.policy import CompiledPolicy
 from policyfs.policy.refusals import Refusal
 from policyfs.source.files import OpenFile
 from policyfs.source.tree import RENAME_EXCHANGE, RENAME_NOREPLACE
+from policyfs.view.monitor import ReferenceMonitor
 from policyfs.view.outcomes import Changes
 from policyfs.view.refused import Refused
-from policyfs.view.view import View
 from tests.view.gate.ground import Refuses, at, beside
 
 
 def test_a_link_that_is_gone_or_another_at_the_second_look(
-    view: View, source: Path, monkeypatch: pytest.MonkeyPatch
+    view: ReferenceMonitor, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that went is missing; one that another took the place of is stale."""
     reach = view.root.reach
@@ -50,7 +50,7 @@ def test_a_link_that_is_gone_or_another_at_the_second_look(
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_root_that_is_gone_is_missing(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_root_that_is_gone_is_missing(view: ReferenceMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
     """As anything else that is not there."""
 
     def gone(_: ViewPath) -> os.stat_result:
@@ -61,7 +61,7 @@ def test_a_root_that_is_gone_is_missing(view: View, monkeypatch: pytest.MonkeyPa
         view.attributes(view.top)
 
 
-def test_a_link_is_read_from_what_was_judged(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_is_read_from_what_was_judged(view: ReferenceMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reached once, judged and read by that."""
     reach, reached = view.root.reach, []
     monkeypatch.setattr(view.root, "reach", lambda path: (reached.append(path), reach(path))[1])
@@ -73,7 +73,7 @@ def test_a_link_is_read_from_what_was_judged(view: View, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("flags", [0, RENAME_NOREPLACE])
 def test_what_turned_up_where_a_rename_saw_nothing(
-    view: View, source: Path, monkeypatch: pytest.MonkeyPatch, flags: int
+    view: ReferenceMonitor, source: Path, monkeypatch: pytest.MonkeyPatch, flags: int
 ) -> None:
     """Is judged before it is replaced: what is shown is replaced, unless that was not to be; what is not shown stays."""
     stat_name = view.root.stat_name
@@ -100,14 +100,14 @@ def test_what_turned_up_where_a_rename_saw_nothing(
             assert (source / "other").read_text() == "f"
 
 
-def test_the_entries_of_a_listing_are_judged_one_by_one(view: View, source: Path) -> None:
+def test_the_entries_of_a_listing_are_judged_one_by_one(view: ReferenceMonitor, source: Path) -> None:
     """Each by its own place, whatever the level of the directory, and as it is shown anywhere else: a credential under
     another name is nothing, at any number of names."""
     home = source.parent / "key"
     home.write_text("secret")
     for name in ("key", "key too"):
         os.link(home, source / name)
-        view.take(Policy(view.policy.session, beside(view.root.source, HostPath(os.fsencode(home)))))
+        view.take(CompiledPolicy(view.policy.session, beside(view.root.source, HostPath(os.fsencode(home)))))
         listing = view.listing(view.top)
         try:
             assert Name(os.fsencode(name)) in listing.read()
@@ -132,7 +132,9 @@ def test_the_entries_of_a_listing_are_judged_one_by_one(view: View, source: Path
             listing.close()
 
 
-def test_a_link_that_may_not_be_read_hides_nothing_beside_it(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_that_may_not_be_read_hides_nothing_beside_it(
+    view: ReferenceMonitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is not shown, as /proc/1/exe to an ordinary user; a name that may not be looked at ends the listing instead."""
 
     def refuses(*_: object) -> bytes:
@@ -150,7 +152,7 @@ def test_a_link_that_may_not_be_read_hides_nothing_beside_it(view: View, monkeyp
         listing.close()
 
 
-def test_a_rename_does_what_it_was_judged_for(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rename_does_what_it_was_judged_for(view: ReferenceMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
     """At once: a plain one replaces what was seen and nothing else, an exchange is never a move."""
     rename, done = view.root.rename, []
 
@@ -166,7 +168,7 @@ def test_a_rename_does_what_it_was_judged_for(view: View, monkeypatch: pytest.Mo
     assert done == [RENAME_NOREPLACE, 0, RENAME_EXCHANGE, RENAME_NOREPLACE]
 
 
-def test_a_listing_that_fails_leaves_nothing_open(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listing_that_fails_leaves_nothing_open(view: ReferenceMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names that cannot be read are an error, and the directory is closed like any other."""
 
     def fails(_: int) -> list[Name]:
@@ -181,7 +183,7 @@ def test_a_listing_that_fails_leaves_nothing_open(view: View, monkeypatch: pytes
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_listing_closes_its_own_descriptor_alone(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listing_closes_its_own_descriptor_alone(view: ReferenceMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, however often it is asked to."""
     listing = view.listing(at(view, "/d"))
     release, closed = view.root.release, []
@@ -196,7 +198,7 @@ def is_only_reached(file: OpenFile) -> bool:
     return bool(fcntl.fcntl(file.descriptor, fcntl.F_GETFL) & os.O_PATH)
 
 
-def test_only_what_is_only_read_is_opened_later(view: View) -> None:
+def test_only_what_is_only_read_is_opened_later(view: ReferenceMonitor) -> None:
     """Reached now, opened at the first read; opened at once for anything more, or where nobody asked for that."""
     here = at(view, "/f")
     file = view.open(here, os.O_RDONLY, lazily=True)
@@ -216,7 +218,9 @@ def test_only_what_is_only_read_is_opened_later(view: View) -> None:
 
 
 @pytest.mark.usefixtures("as_root")
-def test_what_may_not_be_readable_is_opened_at_once(view: View, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_not_be_readable_is_opened_at_once(
+    view: ReferenceMonitor, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So that the source's answer comes now: root reads everything, anybody else what is theirs and readable to them."""
 
     def later() -> bool:
@@ -228,7 +232,7 @@ def test_what_may_not_be_readable_is_opened_at_once(view: View, source: Path, mo
 
     found = {}
     for root in (True, False):
-        monkeypatch.setattr("policyfs.view.view._IS_ROOT", root)
+        monkeypatch.setattr("policyfs.view.monitor._IS_ROOT", root)
         for owner, bits in ((0, 0o400), (0, 0o044), (65534, 0o444)):
             os.chown(source / "f", owner, owner)
             os.chmod(source / "f", bits)

@@ -15,14 +15,14 @@ from policyfs.policy.paths import HostPath, Name, ViewPath
 from policyfs.policy.refusals import Refusal
 from policyfs.source.tree import RENAME_EXCHANGE
 from policyfs.view.location import Location
+from policyfs.view.monitor import ReferenceMonitor
 from policyfs.view.outcomes import Changes
 from policyfs.view.raced import TRIES, Raced
 from policyfs.view.refused import Refused
-from policyfs.view.view import View
 from tests.view.gate.ground import Refuses, at, identity
 
 
-def test_another_object_under_the_name_is_stale(view: View, source: Path) -> None:
+def test_another_object_under_the_name_is_stale(view: ReferenceMonitor, source: Path) -> None:
     """Who means one object, and finds another or nothing under its name, is told so, and nothing is done to the other."""
     use: list[Callable[[Location, tuple[int, int]], object]] = [
         view.attributes,
@@ -58,7 +58,7 @@ def test_another_object_under_the_name_is_stale(view: View, source: Path) -> Non
     )  # fmt: skip
 
 
-def acts_in(view: View) -> list[Callable[[Location], object]]:
+def acts_in(view: ReferenceMonitor) -> list[Callable[[Location], object]]:
     """Everything that looks up, makes or takes away a name in a directory."""
     return [
         view.attributes,
@@ -76,7 +76,9 @@ def acts_in(view: View) -> list[Callable[[Location], object]]:
 
 
 @pytest.mark.parametrize("instead", ["directory", "file", "link", "nothing"])
-def test_another_directory_in_the_place_of_the_one_that_was_meant(view: View, source: Path, instead: str) -> None:
+def test_another_directory_in_the_place_of_the_one_that_was_meant(
+    view: ReferenceMonitor, source: Path, instead: str
+) -> None:
     """Or anything else there is stale, and nothing is looked up, made or taken away in it, nor in the one meant."""
     meant = identity(source / "d")
     os.rename(source / "d", source / "moved")
@@ -98,7 +100,7 @@ def test_another_directory_in_the_place_of_the_one_that_was_meant(view: View, so
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
-def test_the_directory_that_was_meant_is_used(view: View, source: Path) -> None:
+def test_the_directory_that_was_meant_is_used(view: ReferenceMonitor, source: Path) -> None:
     """Who means the directory that is there looks up, makes and takes away names in it."""
     directory, meant = at(view, "/d"), identity(source / "d")
 
@@ -115,7 +117,7 @@ def test_the_directory_that_was_meant_is_used(view: View, source: Path) -> None:
     assert sorted(os.listdir(source / "d")) == ["empty", "full"]
 
 
-def test_the_object_that_was_meant_is_used(view: View, source: Path) -> None:
+def test_the_object_that_was_meant_is_used(view: ReferenceMonitor, source: Path) -> None:
     """Who means the object that is there gets it."""
     meant = identity(source / "f")
     here = at(view, "/f")
@@ -129,7 +131,7 @@ def test_the_object_that_was_meant_is_used(view: View, source: Path) -> None:
     assert view.link_text(at(view, "/link"), identity(source / "link")) == b"f"
 
 
-def test_an_open_file_is_meant_by_itself(view: View, source: Path) -> None:
+def test_an_open_file_is_meant_by_itself(view: ReferenceMonitor, source: Path) -> None:
     """Whatever became of its name, and of the rights on it, what is asked of an open file is done to that file."""
     here = at(view, "/f")
     file = view.open(here, os.O_RDWR)
@@ -147,7 +149,7 @@ def test_an_open_file_is_meant_by_itself(view: View, source: Path) -> None:
     assert (stayed.st_size, stayed.st_mtime_ns > 2) == (7, True)
 
 
-def test_what_loses_its_name_can_be_held(view: View, source: Path) -> None:
+def test_what_loses_its_name_can_be_held(view: ReferenceMonitor, source: Path) -> None:
     """Removed or replaced, it stays in reach of who asked for that, and of nobody else."""
     meant = identity(source / "f")
     gone = view.unlink(at(view, "/f"), hold=True)
@@ -169,7 +171,7 @@ def test_what_loses_its_name_can_be_held(view: View, source: Path) -> None:
     directory.held.close()
 
 
-def test_what_was_swapped_in_is_not_held(view: View, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_swapped_in_is_not_held(view: ReferenceMonitor, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An object that took the name while a rename was judged is not handed out for the one that was judged."""
     reach_name, descriptors = view.root.reach_name, len(os.listdir("/proc/self/fd"))
 
@@ -185,7 +187,7 @@ def test_what_was_swapped_in_is_not_held(view: View, source: Path, monkeypatch: 
 
 
 def test_what_was_swapped_in_is_not_opened_for_the_one_that_was_there(
-    view: View, source: Path, monkeypatch: pytest.MonkeyPatch
+    view: ReferenceMonitor, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Creating what is there opens the file that had the name, or none."""
     reach = view.root.reach
@@ -201,7 +203,9 @@ def test_what_was_swapped_in_is_not_opened_for_the_one_that_was_there(
     assert (source / "f").read_text() == "swapped"
 
 
-def test_an_entry_is_judged_by_what_was_reached(view: View, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_is_judged_by_what_was_reached(
+    view: ReferenceMonitor, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A link that is taken away or moved is not walked to a second time to be judged."""
 
     reach = view.root.reach
@@ -216,7 +220,7 @@ def test_an_entry_is_judged_by_what_was_reached(view: View, source: Path, monkey
     assert not os.path.lexists(source / "moved")
 
 
-def test_an_entry_that_is_not_shown_is_not_taken_away(view: View, source: Path) -> None:
+def test_an_entry_that_is_not_shown_is_not_taken_away(view: ReferenceMonitor, source: Path) -> None:
     """By none who come with a whole path either, and what was reached of it is let go."""
     for act in (lambda here: view.unlink(here), lambda here: view.rename(here, at(view, "/new"))):
         with Refuses(Refusal.MISSING, "/away"):
@@ -224,7 +228,7 @@ def test_an_entry_that_is_not_shown_is_not_taken_away(view: View, source: Path) 
     assert os.path.lexists(source / "away")
 
 
-def test_a_name_that_another_mount_has_is_taken(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_another_mount_has_is_taken(view: ReferenceMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing takes its place, and nothing is said of what it is: denied, or read-only in a directory at ro."""
 
     def elsewhere(*_: object) -> os.stat_result:
@@ -237,7 +241,7 @@ def test_a_name_that_another_mount_has_is_taken(view: View, monkeypatch: pytest.
         view.rename(at(view, "/f"), at(view, "/read/own"))
 
 
-def test_a_name_that_was_taken_for_a_moment(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_was_taken_for_a_moment(view: ReferenceMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Taken when it was to be made, and free when it was looked at: tried again, until it is made, or a bounded number of
     times."""
     tries = 0
@@ -268,7 +272,7 @@ def test_a_name_that_was_taken_for_a_moment(view: View, monkeypatch: pytest.Monk
     assert tries == 3 * TRIES
 
 
-def test_links_that_are_not_shown_go_with_their_directory(view: View, source: Path) -> None:
+def test_links_that_are_not_shown_go_with_their_directory(view: ReferenceMonitor, source: Path) -> None:
     """If nothing else is in it; they are told, and nothing goes where anything else is."""
     directory = source / "d/empty"
     assert view.remove_directory(at(view, "/d/empty")).links == ()
@@ -288,7 +292,7 @@ def test_links_that_are_not_shown_go_with_their_directory(view: View, source: Pa
         (directory / name).rmdir() if name == "directory" else (directory / name).unlink()
         removed = view.remove_directory(at(view, "/d/empty"))
         assert sorted(link.path for link in removed.links) == [b"/d/empty/one", b"/d/empty/two"]
-    sandboxed = View(view.root, view.policy, at=HostPath(os.fsencode(source)), beside=[])
+    sandboxed = ReferenceMonitor(view.root, view.policy, at=HostPath(os.fsencode(source)), beside=[])
     directory.mkdir()
     (directory / "one").symlink_to("/elsewhere/one")
     with Refuses(errno.ENOTEMPTY):
@@ -296,7 +300,7 @@ def test_links_that_are_not_shown_go_with_their_directory(view: View, source: Pa
     assert os.listdir(directory) == ["one"]
 
 
-def test_what_is_replaced_goes_nowhere(view: View, source: Path) -> None:
+def test_what_is_replaced_goes_nowhere(view: ReferenceMonitor, source: Path) -> None:
     """A plain rename is not judged as if what it replaces came the other way: a link that would land on something hidden
     from the old name is replaced, and not exchanged."""
     (source / "d/l").symlink_to("hidden/f")
@@ -306,7 +310,7 @@ def test_what_is_replaced_goes_nowhere(view: View, source: Path) -> None:
     assert (source / "d/l").read_text() == "f"
 
 
-def test_a_file_that_a_grant_names_is_moved(view: View, source: Path) -> None:
+def test_a_file_that_a_grant_names_is_moved(view: ReferenceMonitor, source: Path) -> None:
     """Only a directory that a rule names stays where it is; a file is moved, exchanged and taken away."""
     (source / "named").write_text("named")
     (source / "held").mkdir()
@@ -326,7 +330,7 @@ def test_a_file_that_a_grant_names_is_moved(view: View, source: Path) -> None:
     view.unlink(at(view, "/named"))
 
 
-def test_no_name_is_made_or_taken_through_a_link(view: View, source: Path) -> None:
+def test_no_name_is_made_or_taken_through_a_link(view: ReferenceMonitor, source: Path) -> None:
     """Who comes with a whole path does not walk through a link: what lies behind it is judged under its own path."""
     (source / "to-d").symlink_to("d")
     (source / "to-hidden").symlink_to("hidden")
@@ -350,7 +354,7 @@ def test_no_name_is_made_or_taken_through_a_link(view: View, source: Path) -> No
     assert (sorted(os.listdir(source / "d")), os.listdir(source / "hidden")) == (["empty", "full"], ["f"])
 
 
-def test_what_a_rename_tells(view: View, source: Path) -> None:
+def test_what_a_rename_tells(view: ReferenceMonitor, source: Path) -> None:
     """What moved, what was in its place, and whether a directory went elsewhere, one way or the other."""
     names = {name: identity(source / name) for name in ("f", "other", "d", "link")}
     assert view.rename(at(view, "/f"), at(view, "/g")) == (names["f"], None, False, None)

@@ -14,11 +14,11 @@ import pytest
 
 from policyfs.policy.levels import Level
 from policyfs.policy.paths import HostPath, Name, ViewPath
-from policyfs.policy.policy import Policy
+from policyfs.policy.policy import CompiledPolicy
 from policyfs.policy.refusals import Refusal
 from policyfs.policy.session import Session
+from policyfs.view.monitor import LEVEL_ATTRIBUTE, ReferenceMonitor
 from policyfs.view.outcomes import Changes
-from policyfs.view.view import LEVEL_ATTRIBUTE, View
 from tests.view.gate.ground import Refuses, at, beside, identity
 
 
@@ -26,7 +26,7 @@ def mode(place: Path) -> int:
     return stat.S_IMODE(os.lstat(place).st_mode)
 
 
-def test_the_modes_of_what_is_made(view: View, source: Path) -> None:
+def test_the_modes_of_what_is_made(view: ReferenceMonitor, source: Path) -> None:
     """As asked for, less the umask of who asks, which is nothing where none is told; never with a set-id bit, and a
     directory takes its setgid bit from where it is made alone."""
     view.create(at(view, "/a"), os.O_WRONLY, 0o6777)[0].close()
@@ -40,14 +40,14 @@ def test_the_modes_of_what_is_made(view: View, source: Path) -> None:
     assert stat.S_ISFIFO(os.lstat(source / "c").st_mode)
 
 
-def test_the_modes_that_are_set(view: View, source: Path) -> None:
+def test_the_modes_that_are_set(view: ReferenceMonitor, source: Path) -> None:
     """A file gets no set-id bit, a directory keeps its setgid bit and gets no setuid bit."""
     view.change(at(view, "/f"), Changes(mode=0o6755))
     view.change(at(view, "/d"), Changes(mode=0o7755))
     assert (mode(source / "f"), mode(source / "d")) == (0o755, 0o3755)
 
 
-def test_a_program_with_another_users_rights_is_not_written(view: View, source: Path) -> None:
+def test_a_program_with_another_users_rights_is_not_written(view: ReferenceMonitor, source: Path) -> None:
     """Neither opened for writing, by whatever flags, nor cut; reading it is no matter. A set-id bit without any execute
     bit makes no program, and neither does an execute bit alone."""
     for bits in (0o4755, 0o2711, 0o2010, 0o4001):
@@ -68,7 +68,7 @@ def test_a_program_with_another_users_rights_is_not_written(view: View, source: 
 @pytest.mark.parametrize("made", [False, True])
 @pytest.mark.parametrize("append", [0, os.O_APPEND])
 @pytest.mark.parametrize("access", [os.O_RDONLY, os.O_WRONLY, os.O_RDWR])
-def test_an_open_file_has_the_access_asked_for(view: View, made: bool, access: int, append: int) -> None:
+def test_an_open_file_has_the_access_asked_for(view: ReferenceMonitor, made: bool, access: int, append: int) -> None:
     """Found or made: what it says of itself, and what its descriptor can do. A flag that is the kernel's stays there."""
     if made:
         file, _ = view.create(at(view, "/new"), access | append | os.O_DIRECT | os.O_CREAT, 0o644)
@@ -80,7 +80,7 @@ def test_an_open_file_has_the_access_asked_for(view: View, made: bool, access: i
     file.close()
 
 
-def test_everything_is_changed_at_once(view: View, source: Path) -> None:
+def test_everything_is_changed_at_once(view: ReferenceMonitor, source: Path) -> None:
     """Size, mode and times, and what came of it: when the object changed last before, and what it is like now."""
     before = os.lstat(source / "f")
     changed = view.change(at(view, "/f"), Changes(size=3, mode=0o4640, access_ns=10, modify_ns=20))
@@ -92,7 +92,7 @@ def test_everything_is_changed_at_once(view: View, source: Path) -> None:
     assert (source / "f").read_bytes() == b"f\0\0"
 
 
-def test_nothing_is_changed_unasked(view: View, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_changed_unasked(view: ReferenceMonitor, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what is not given, and of an owner of -1, the source is not asked: the asking alone takes a set-id bit away."""
     os.utime(source / "f", ns=(10, 20))
     before = os.lstat(source / "f")
@@ -108,7 +108,7 @@ def test_nothing_is_changed_unasked(view: View, source: Path, monkeypatch: pytes
 
 
 @pytest.mark.usefixtures("as_root")
-def test_an_owner_or_a_group_alone_is_changed(view: View, source: Path) -> None:
+def test_an_owner_or_a_group_alone_is_changed(view: ReferenceMonitor, source: Path) -> None:
     """Each by itself, or both."""
     for uid, gid, owners in (
         (12, -1, (12, 0)),
@@ -124,7 +124,7 @@ def test_an_owner_or_a_group_alone_is_changed(view: View, source: Path) -> None:
         assert (attributes.uid, attributes.gid) == owners
 
 
-def test_times_left_as_they_are(view: View, source: Path) -> None:
+def test_times_left_as_they_are(view: ReferenceMonitor, source: Path) -> None:
     """None leaves a time as it is; each is set by itself."""
     here, place = at(view, "/f"), source / "f"
     os.utime(place, ns=(10, 20))
@@ -141,7 +141,7 @@ SECOND = 10**9
 
 @pytest.mark.parametrize(("access", "modify"), [(0, 0), (-SECOND, SECOND), (SECOND, -SECOND), (5, -7)])
 def test_the_times_of_what_may_only_be_written(
-    view: View, source: Path, monkeypatch: pytest.MonkeyPatch, access: int, modify: int
+    view: ReferenceMonitor, source: Path, monkeypatch: pytest.MonkeyPatch, access: int, modify: int
 ) -> None:
     """Are set to now where now is asked for, as far as a request tells: both times within a second of it."""
     place = source / "f"
@@ -157,7 +157,7 @@ def test_the_times_of_what_may_only_be_written(
     ("access", "modify"), [(None, 0), (0, None), (SECOND + 1, 0), (0, SECOND + 1), (-SECOND - 1, 0), (0, -SECOND - 1)]
 )
 def test_other_times_of_what_may_only_be_written(
-    view: View, source: Path, monkeypatch: pytest.MonkeyPatch, access: int | None, modify: int | None
+    view: ReferenceMonitor, source: Path, monkeypatch: pytest.MonkeyPatch, access: int | None, modify: int | None
 ) -> None:
     """Are not set: one that is not now, or one of the two alone."""
     place = source / "f"
@@ -185,7 +185,7 @@ def not_its_owner(monkeypatch: pytest.MonkeyPatch) -> int:
     return now
 
 
-def test_attributes_that_are_the_users(view: View, source: Path) -> None:
+def test_attributes_that_are_the_users(view: ReferenceMonitor, source: Path) -> None:
     """Only `user.*` attributes are named, read, set and removed, and the one that tells the level only read."""
     try:
         os.setxattr(source / "f", "user.a", b"b")
@@ -220,7 +220,7 @@ def test_attributes_that_are_the_users(view: View, source: Path) -> None:
         view.level_of(at(view, "/away"))
 
 
-def test_another_policy_from_now_on(view: View, source: Path) -> None:
+def test_another_policy_from_now_on(view: ReferenceMonitor, source: Path) -> None:
     """`take` changes what is shown at once: paths, links that lead out, and the files that are credentials."""
     elsewhere = source.parent / "home"
     elsewhere.mkdir()
@@ -232,7 +232,7 @@ def test_another_policy_from_now_on(view: View, source: Path) -> None:
     place = HostPath(os.fsencode(elsewhere / "key"))
     grants = {ViewPath(b"/"): Level.RO, ViewPath(b"/f"): Level.NONE}
     session = Session(grants=grants, links_outside=(HostPath(b"/elsewhere"),))
-    view.take(Policy(session, beside(view.root.source, place)))
+    view.take(CompiledPolicy(session, beside(view.root.source, place)))
     for path in ("/notes", "/f"):
         with Refuses(Refusal.MISSING, path):
             view.attributes(at(view, path))
@@ -242,7 +242,7 @@ def test_another_policy_from_now_on(view: View, source: Path) -> None:
         view.open(at(view, "/other"), os.O_WRONLY)
 
 
-def test_a_listing_can_be_synced_and_closed_once(view: View) -> None:
+def test_a_listing_can_be_synced_and_closed_once(view: ReferenceMonitor) -> None:
     """fsync(2) of a directory, and a second close, are no matter; a closed listing shows nothing more."""
     listing = view.listing(at(view, "/d"))
     listing.sync()
