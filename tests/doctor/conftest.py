@@ -1,0 +1,45 @@
+"""A tree, a home, and the doctor that looks at them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.doctor.ground import (
+    Doctor,
+    told,
+)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home of the test's own, so that nobody's real one is in any answer."""
+    home = tmp_path / "home"
+    home.mkdir()
+    return home
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """The directory that the doctor looks at."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    return tree
+
+
+@pytest.fixture
+def doctor(tree: Path, home: Path) -> Doctor:
+    """Run the doctor on the tree; gives the findings of one kind, and proves that the exit code tells of any."""
+
+    def run(kind: str | None, *options: str) -> list[dict[str, Any]]:
+        done = told(tree, home, "--json", *options)
+        findings: list[dict[str, Any]] = json.loads(done.stdout)
+        assert done.returncode == (1 if findings else 0), done.stderr
+        for finding in findings:
+            assert finding["advice"], finding
+        return [finding for finding in findings if kind in (None, finding["kind"])]
+
+    return run
