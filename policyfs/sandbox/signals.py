@@ -32,7 +32,8 @@ INSIST_TIMES, INSIST_SECONDS = 3, 3.0
 (`docker run` gives up at the third)."""
 
 END_SECONDS = 2.0
-"""For the sandbox to be gone once the command has ended and its status is known, before it is ended by force."""
+"""For the sandbox to be gone once the command has ended and its status is known, before it is ended by force; and for a
+reader to take the rest of the output once the time of the command is over."""
 
 _SIGSET_SIZE = 128
 """sizeof(sigset_t) of glibc and musl."""
@@ -149,7 +150,8 @@ class EndTimer:
 
     def _asked(self, number: int, then: float) -> None:
         self._wait_until(then)
-        self._stop_output(number, then)
+        # What a sandbox that is ended by force has left is still passed on to a reader that reads.
+        self._stop_output(number, then + END_SECONDS)
 
     def _wait_until(self, then: float) -> None:
         self.deadline = then if self.deadline is None else min(self.deadline, then)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from policyfs.sandbox.signals import STOP_SECONDS, Arrival, EndTimer, children, status_fields
+from policyfs.sandbox.signals import END_SECONDS, STOP_SECONDS, Arrival, EndTimer, children, status_fields
 from tests.mount.harness import PROGRAM, until
 from tests.sandbox.runs import PYTHON, Ground, bubblewrap_of
 
@@ -236,16 +236,16 @@ def test_the_end_of_the_command_is_waited_for_less_long() -> None:
 
 
 def test_a_request_to_end_holds_for_the_output_too() -> None:
-    """A reader is waited for as long as the command was given, also where the command ended at once; a request that comes
-    after the command ends that wait at once. The signal that set the deadline is the one that is reported."""
+    """A reader is waited for a little longer than the command was given, also where the command ended at once; a request
+    that comes after the command ends that wait at once. The signal that set the deadline is the one that is reported."""
     end_timer = EndTimer()
     end_timer.heard(Arrival(signal.SIGTERM, typed=False), 0.0)
     end_timer.command_ended(1.0, status_known=True)
     end_timer.ended_by_force()
     assert end_timer.deadline is None
-    assert (end_timer.output_deadline, end_timer.asked_by) == (STOP_SECONDS, signal.SIGTERM)
+    assert (end_timer.output_deadline, end_timer.asked_by) == (STOP_SECONDS + END_SECONDS, signal.SIGTERM)
     end_timer.heard_after_command(Arrival(signal.SIGUSR1, typed=False), 2.0)
-    assert end_timer.output_deadline == STOP_SECONDS
+    assert end_timer.output_deadline == STOP_SECONDS + END_SECONDS
     for number in (signal.SIGQUIT, signal.SIGHUP):
         end_timer.heard_after_command(Arrival(number, typed=False), 2.0)
         assert (end_timer.output_deadline, end_timer.asked_by) == (2.0, signal.SIGQUIT)

@@ -260,7 +260,7 @@ def test_a_signal_ends_the_wait_for_a_reader(one_tree: Ground, number: signal.Si
 
 def test_a_signal_that_ends_the_command_ends_the_wait_for_a_reader(one_tree: Ground) -> None:
     """A request to end that was passed on to the command is not forgotten once the command has ended: a reader that does
-    not read holds the run no longer than the command could have."""
+    not read holds the run hardly longer than the command could have."""
     run = one_tree.start("sh", "-c", "head -c 100000 /dev/zero & exec sleep 1000", stdout=subprocess.PIPE)
     assert run.stdout is not None
     full = fcntl.fcntl(run.stdout, fcntl.F_GETPIPE_SZ)
