@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -322,9 +323,12 @@ def test_a_journal_is_read_as_it_grows(path: Path) -> None:
 
 
 def test_the_lines_of_two_daemons_come_by_their_times(path: Path) -> None:
-    """Two views that write at once, such as two runs of one SOURCE, are read as what happened when."""
+    """Two views that write at once, such as two runs of one SOURCE, are read as what happened when, to the microsecond."""
     one, other = Journal(path, "one"), Journal(path, "other")
     for number in range(20):
+        before = time.time_ns() // 1000
+        while time.time_ns() // 1000 == before:
+            pass
         (one, other)[number % 2].change("create", b"/%d" % number, "stage", ME)
     one.close()
     other.close()

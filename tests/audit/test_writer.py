@@ -162,7 +162,6 @@ def test_what_a_refusal_costs_a_handler(path: Path, distinct: int, most_calls: f
         _refuse(journal, distinct, 1000)
     finally:
         sys.setprofile(None)
-        gc.enable()
     for own in ("_refuse", "setprofile"):
         calls.pop(own)
     name = {"command_of", "open", "read", "close", "removesuffix", "decode"}
@@ -178,6 +177,7 @@ def test_what_a_refusal_costs_a_handler(path: Path, distinct: int, most_calls: f
         _refuse(journal, distinct, 1000)
     finally:
         sys.settrace(before)
+        gc.enable()
     assert 0 < ran <= most_lines * 1000
     assert not path.exists()
 
