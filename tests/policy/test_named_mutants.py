@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 import pytest
 
+pytestmark = pytest.mark.mutants
+
 ROOT = Path(__file__).resolve().parents[2]
 CASES = "tests/conformance/test_conformance.py"
 WITHOUT_TREE = (
