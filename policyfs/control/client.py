@@ -91,7 +91,7 @@ def mounted_view(text: str) -> HostPath:
 
 
 def mounted_root(text: str) -> HostPath:
-    """As `mounted_view`, but for a text that names the root of a view, be it by the mountpoint or by the SOURCE of a run."""
+    """As `mounted_view`, but for a text that names the root of a view, by its mountpoint or by the SOURCE of a run."""
     point = mounted_view(text)
     inside = mounts.in_view(places.absolute(text))
     if inside is not None and inside[1] != ROOT:

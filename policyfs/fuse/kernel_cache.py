@@ -34,8 +34,8 @@ The state of an inode:
 - VOUCHED: the kernel has attributes, and a watch reports when they change. The daemon may answer with them, too.
 - SUSPECTED: as VOUCHED, but an event has come that may concern it. The daemon asks SOURCE before it answers.
 
-Beside the state its pages are true or suspect. Suspect pages are dropped when the file is next opened; whoever reports the
-event drops them at once where the file is open. The columns are the state before, the cells the state after, and the last
+Beside the state its pages are true or suspect. Suspect pages are dropped when the file is next opened, or at once by the
+reporter of the event where the file is open. The columns are the state before, the cells the state after, and the last
 column what becomes of the pages (`-`: they stay what they were).
 
 | event                                         | FORGOTTEN | TOLD      | VOUCHED   | SUSPECTED | pages   |

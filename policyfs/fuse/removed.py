@@ -14,8 +14,8 @@ from policyfs.source.files import OpenFile
 
 
 class RemovedObjects:
-    """What was removed and is not forgotten yet, no more than `most`: each is a descriptor of the daemon's. Who has one that
-    was removed before these meets ESTALE."""
+    """Objects that were removed and that the kernel has not forgotten yet, at most `most`: each takes a descriptor of the
+    daemon. A request for one that was removed before these is answered ESTALE."""
 
     def __init__(self, most: int) -> None:
         self._most = most

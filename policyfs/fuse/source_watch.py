@@ -386,7 +386,7 @@ class Watch:
         if node.watched is not None:
             self._displaced.append(node)
         else:
-            # Who has it open learns from its links that it was removed.
+            # A program that has it open sees by its link count that it was removed.
             self._compare(node, None, found)
 
     def _look_at_new_name(self, watched: Watched, name: Name, found: list[Invalidation]) -> None:

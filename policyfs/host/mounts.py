@@ -220,7 +220,7 @@ def mountpoint_for(text: str, source: HostPath) -> HostPath:
     if below(source, point) is not None:
         raise UserFault(Exit.PLACE, f"MOUNTPOINT {shown} is around SOURCE, which would cover it; name a directory elsewhere")
     if mounted is not None:
-        # What is not a view is somebody else's, be it a disk or /proc: no word of ending it.
+        # A mount that is not a view, such as a disk or /proc, is somebody else's: the message does not say how to end it.
         view = mounted.type == FILE_SYSTEM_TYPE
         advice = f"end it with `policyfs umount {for_shell(named)}`" if view else "name another directory"
         raise UserFault(Exit.PLACE, f"MOUNTPOINT {shown} is a mount already ({mounted.type}); {advice}")

@@ -191,8 +191,8 @@ def policy_for(
 
 def machine_policy(options: PolicyOptions, table: Sequence[Mount]) -> CompiledPolicy:
     """What the denylist, the floors and policyfs's own places leave of the whole machine when everything is granted: the
-    judgement of a place that a session is shown beside its view. It is of paths as they are asked about: who asks asks for
-    every path that a mount gives a place, by the mount table. Raises `UserFault`."""
+    judgement of a place that a session is shown beside its view. It judges a path as it is given; the caller asks for every
+    path by which a mount shows the place. Raises `UserFault`."""
     options = options.absolute()
     deny = session_of(options, table).deny
     # A path of the view means nothing outside it; places of the home and names do.

@@ -208,7 +208,7 @@ def _extensions(
     for told_at in (end - (8 + 4 + 20), end - (8 + 4 + hash_size)):
         # git looks for 20 bytes of hash here whatever the format.
         if content[told_at : told_at + 4] == b"EOIE" and content[told_at + 8 : told_at + 12] != position.to_bytes(4, "big"):
-            raise _Odd("it tells of a wrong end of its entries")
+            raise _Odd("it names a wrong end of its entries")
     is_split = False
     while position < end:
         name, size = content[position : position + 4], int.from_bytes(content[position + 4 : position + 8], "big")
@@ -231,10 +231,10 @@ def _blocks(table: bytes, starts: list[int], taken_over: list[int]) -> None:
     for at in range(4, len(table) - 7, 8):
         offset, count = int.from_bytes(table[at : at + 4], "big"), int.from_bytes(table[at + 4 : at + 8], "big")
         if first >= len(starts) or starts[first] != offset or (taken_over and taken_over[first] != 0):
-            raise _Odd("it tells of blocks that begin where no entry does")
+            raise _Odd("it names blocks that begin where no entry does")
         first += count
     if first != len(starts):
-        raise _Odd("it tells of blocks that are not all of its entries")
+        raise _Odd("it names blocks that are not all of its entries")
 
 
 def _offset(content: bytes, position: int) -> tuple[int, int]:

@@ -1,13 +1,13 @@
 """What may still be done to an object that is asked for by its inode number or by something open: one table (rule file-4).
 
-Theory. A name leads to an object once. After that the kernel, and whoever has the object open, ask for the object itself. In
-between its name may have gone, may lead elsewhere, or may be closed by the policy. The table says for each state of the
-object and each act how the act is answered. It was judged by the object's place when it was first reached; what the table
-allows is judged by that place again (`permissions`).
+Theory. A name leads to an object once. After that the kernel and the programs that have the object open ask for the object
+itself. Meanwhile its name may have gone, may lead elsewhere, or may be closed by the policy. The table says for each state
+of the object and each act how the act is answered. It was judged by the object's place when it was first reached; what the
+table allows is judged by that place again (`permissions`).
 
 A moved object stands under the rules of a place that is not known. So it may be looked at, and be read and written by what
 is open, as on any file system. Nothing more is made of it: no new opening, no change of attributes, and no new name.
-STALE makes the kernel look the name up again, so that whoever opens by it finds what is there now.
+STALE makes the kernel look the name up again, so that the next program to open it finds what is there now.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def refused(place: HostPath, facts: Facts, *, writable: bool) -> str | None:
 
 
 def _by_its_path(place: HostPath, facts: Facts, *, writable: bool) -> str | None:
-    """What a path says of a place, be it one of many."""
+    """What one path of a place says of it; a place may have several."""
     if writable:
         for system in facts.system:
             if below(place, system) is not None or below(system, place) is not None:

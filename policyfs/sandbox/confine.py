@@ -90,7 +90,7 @@ def own_mounts(shown: Iterable[HostPath]) -> None:
     except OSError as error:
         if error.errno != errno.EPERM:
             raise
-        # Who has no such right has it in a user namespace of their own. The number of the user stays the same in it.
+        # A user without that right has it in a user namespace of their own, in which their number stays the same.
         own_user_namespace(os.geteuid(), os.getegid())
         unshare(CLONE_NEWNS)
     _mount(None, HostPath(b"/"), _MS_REC | _MS_SLAVE)

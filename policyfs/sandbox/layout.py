@@ -1,10 +1,10 @@
 """What a sandbox looks like, as a value, and that value as bubblewrap's arguments. Pure.
 
-Theory. Everything stands at the place where the machine has it, so that no path means one thing inside and another
-outside. Mounts are made in an order in which what is later may cover what is earlier: the system's directories, the
-private ones, the places a person adds, and last the view, at SOURCE's own path. Of what lies in SOURCE only the view
-shows anything: whatever else would stand there is left out, be it /tmp, the home or /usr. The root is an empty file
-system in memory, closed for writing once all is in place.
+Theory. Everything stands at the place where the machine has it, so that no path means one thing inside and another outside.
+Mounts are made in an order in which what is later may cover what is earlier: the system's directories, the private ones, the
+places a person adds, and last the view, at SOURCE's own path. Inside SOURCE only the view shows anything: any other place
+that would be there is left out, also /tmp, the home or /usr. The root is an empty file system in memory, closed for writing
+once all is in place.
 
 What may be shown beside the view is decided in `admission`; here everything is trusted.
 """

@@ -53,7 +53,7 @@ class EndedBySignal(Exception):
 
 class Ending:
     """What a signal does while there is no command yet: it raises `EndedBySignal`, so that what was begun is cleared
-    away. Until `from_now_on` it is only noted, since there is nobody yet to clear away."""
+    away. Until `from_now_on` it is only noted: there is nothing to clear away yet."""
 
     def __init__(self) -> None:
         self._noted: int | None = None

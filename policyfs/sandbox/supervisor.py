@@ -17,7 +17,7 @@ closes its other end whatever ends `policyfs run`. A normal end goes the same wa
 bubblewrap is not a child of `policyfs run`, because it would die with that at any moment of its own start. Until the sandbox
 is made its first process waits for it in a way that does not end with it (an eventfd that both have open), and nobody
 has been told yet of that process: seen in 4 of 270 runs that were killed while they started, it stayed for good. The
-reaper is a subreaper (prctl(2)): whatever of the sandbox loses its parent becomes its child, told of or not.
+reaper is a subreaper (prctl(2)): a process of the sandbox that loses its parent becomes its child, reported or not.
 
 Processes are named by pidfd or by their parent, never by a number that may be somebody else's by then. Should the supervisor
 be killed as well, the lock on the directory is free: the next run finds it and clears it away.
@@ -192,8 +192,8 @@ def _reap(start: Callable[[], subprocess.Popen[bytes]], liveness: int, lease: in
 
 
 def end_children(seconds: float | None) -> bool:
-    """End every child, and those that become ours by that, until none is left; or for so long, and whether none is. The
-    first process of a pid namespace takes all others of it with it."""
+    """End every child, and every process that becomes our child by that, for so many seconds at most. Returns whether none
+    is left. When the first process of a pid namespace ends, all others in it end too."""
     while found := children(os.getpid()):
         for child in found:
             # Ours until we wait for it: its number is nobody else's.

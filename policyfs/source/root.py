@@ -522,8 +522,8 @@ class Root:
             )
             os.utime(_magic(reached), ns=times)
         except PermissionError:
-            # Who may write a file that is another's may set its times to now and to nothing else (utimensat(2)). A request
-            # does not say that it means now, only what time it was.
+            # A user who may write a file of another user may set its times to now, and to nothing else (utimensat(2)). A
+            # request does not say that it means now, only what time it was.
             now = time.time_ns()
             if any(at is None or abs(now - at) > _JUST_NOW_NS for at in (access_ns, modify_ns)):
                 raise

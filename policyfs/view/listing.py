@@ -22,8 +22,8 @@ class Listing:
 
     def __init__(self, judge: Judge, location: Location, directory: int, *, removed: bool) -> None:
         """`directory` was opened to be listed, in the tree that holds the location, and is this listing's to release.
-        `removed` says that it is meant by itself, though it has no name left; else nothing is told of it unless it stands
-        at its location."""
+        `removed` says that the directory itself is meant, though it has no name left; otherwise nothing of it is shown
+        unless it is still at its location."""
         self._judge = judge
         self._location = location
         self._tree, self._path = judge.trees.of(location.path)

@@ -5,8 +5,8 @@ point that leads to a path holds the path. What the tree below has at a mount po
 covered: no path of the view leads to it.
 
 The table does not change while the view is there. So a mount point stays where it is: what stands at it or above it is not
-removed, renamed or replaced, and nothing but a directory is made above it. A name and an object go from one tree to another
-by no call; whoever wants that copies (rules tree-1 to tree-3).
+removed, renamed or replaced, and nothing but a directory is made above it. No call takes a name or an object from one tree
+to another: a program has to copy (rules tree-1 to tree-3).
 
 What the rules say of a path they say by its text in the view, whatever tree holds it.
 """
