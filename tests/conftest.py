@@ -10,7 +10,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-pytest.register_assert_rewrite("tests.mount.harness")
+pytest.register_assert_rewrite("tests.mount.harness", "tests.mount.expecting")
 
 from tests.mount import harness  # noqa: E402 - after the rewriting of its assertions is asked for
 

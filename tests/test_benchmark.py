@@ -18,7 +18,7 @@ from benchmarks.measure import Row
 from benchmarks.systems import Failed, is_mounted, run, write_session
 from benchmarks.table import markdown
 from policyfs.opening.load import PolicyOptions, session_of
-from tests.mount import harness
+from tests.mount import expecting
 
 _TOOLS = ("bindfs", "gcc", "git", "rg", "sqlite3")
 
@@ -26,7 +26,7 @@ _TOOLS = ("bindfs", "gcc", "git", "rg", "sqlite3")
 @pytest.fixture
 def benchmark_tools() -> None:
     """Skip where a tool is missing that only the benchmark needs."""
-    harness.require_fuse()
+    expecting.require_fuse()
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
         pytest.skip(f"no {', '.join(missing)} here, which only the benchmark needs (scripts/bench installs them)")
@@ -89,7 +89,7 @@ def test_a_run_that_is_ended_leaves_no_mount(benchmark_tools: None, tmp_path: Pa
     child = subprocess.Popen(_words(tmp_path, "--rounds", "1000", "--only", "git status"), stderr=subprocess.PIPE)
     try:
         point = tmp_path / "scale-0.01" / "mounts" / "policyfs"
-        harness.until(lambda: is_mounted(point) or child.poll() is not None, "the benchmark mounts")
+        expecting.until(lambda: is_mounted(point) or child.poll() is not None, "the benchmark mounts")
         child.terminate()
         _, said = child.communicate(timeout=60)
     finally:
@@ -120,7 +120,7 @@ def test_the_watchdog_ends_a_command_and_what_it_started(tmp_path: Path) -> None
     with pytest.raises(Failed, match="took longer than"):
         run(["sh", "-c", f"sleep 60 & echo $! > {tmp_path}/pid; wait"], cwd=tmp_path, watchdog=1.0)
     process = int((tmp_path / "pid").read_text())
-    harness.until(lambda: not _runs(process), "the child of the command ends")
+    expecting.until(lambda: not _runs(process), "the child of the command ends")
 
 
 def _runs(process: int) -> bool:

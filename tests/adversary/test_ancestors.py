@@ -23,7 +23,8 @@ from typing import NamedTuple
 import pytest
 
 from policyfs.source.tree import RENAME_EXCHANGE, RENAME_NOREPLACE
-from tests.mount.harness import Mounted, Person, errno_of, mounted, until
+from tests.mount.expecting import errno_of, until
+from tests.mount.harness import Mounted, Person, mounted
 
 SECRET = "the token"
 

@@ -19,7 +19,8 @@ import pytest
 
 from policyfs.policy import denylist
 from tests.adversary.source_state import changes, state_of
-from tests.mount.harness import Mounted, errno_of, mounted, myself, refused
+from tests.mount.expecting import errno_of, refused
+from tests.mount.harness import Mounted, mounted, myself
 
 SECRET = b"SECRET"
 OPEN = b"OPEN"

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.harness import errno_of, mounted, refused
+from tests.mount.expecting import errno_of, refused
+from tests.mount.harness import mounted
 
 FOLLOWING = {
     "stat": os.stat,

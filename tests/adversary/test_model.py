@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.adversary.answers import answer_of
-from tests.mount.harness import mounted, require_fuse
+from tests.mount.expecting import require_fuse
+from tests.mount.harness import mounted
 
 NONE, RO, STAGE, COMMIT = range(4)
 LEVELS = {"none": NONE, "ro": RO, "stage": STAGE, "commit": COMMIT}

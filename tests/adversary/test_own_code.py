@@ -19,7 +19,7 @@ import pytest
 
 from policyfs.host import own_code
 from tests.adversary.source_state import changes, state_of
-from tests.mount import harness
+from tests.mount import expecting, harness
 from tests.mount.harness import Person, mounted, ordinary_user
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -162,7 +162,7 @@ def test_no_view_of_the_code_under_another_mount(person: Person) -> None:
 def test_no_run_changes_what_policyfs_executes(person: Person) -> None:
     """`run` shows the code read-only: in its view, and beside it, where `--bind` is refused."""
     if shutil.which("bwrap") is None:
-        harness.absent("no bwrap here (Debian: bubblewrap)")
+        expecting.absent("no bwrap here (Debian: bubblewrap)")
     home = str(person.home)
     before = state_of(person.home / "src")
     script = 'echo x >>"$0/src/policyfs/policyfs/__init__.py"; touch "$0/env/new"; touch "$0/notes/by-run" && echo yes'
@@ -177,7 +177,7 @@ def test_no_run_changes_what_policyfs_executes(person: Person) -> None:
 
 def test_policyfs_starts_nothing_else_by_name(tmp_path: Path) -> None:
     """The programs that are protected are all that policyfs finds by PATH: with no others it mounts, runs and unmounts."""
-    harness.require_fuse()
+    expecting.require_fuse()
     programs = tmp_path / "programs"
     programs.mkdir()
     for name in own_code.PROGRAMS:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.mount import harness
+from tests.mount import expecting, harness
 from tests.sandbox.conftest import PEOPLE
 from tests.sandbox.runs import PYTHON, Ground, ground, ran
 
@@ -59,7 +59,7 @@ def busy(request: pytest.FixtureRequest) -> Iterator[tuple[Ground, str]]:
     """A tree of somebody whose other programs have a socket, a key, a process and a mount of one name, which the files of
     /proc that are there for it tell outside."""
     if os.geteuid() != 0:
-        harness.absent("only root can mount something beside a run")
+        expecting.absent("only root can mount something beside a run")
     marker = f"merger-with-globex-{os.getpid()}"
     with harness.ordinary_user(0 if request.param == "root" else 1000) as person, ground(person) as tree:
         enter = ("nsenter", "-t", str(person.namespace), "-m", "--")

@@ -17,7 +17,7 @@ from policyfs import Level, Mounted, Policy, View
 from policyfs.policy.paths import HostPath
 from policyfs.source.tree import RENAME_NOREPLACE
 from tests.conformance.adapter import make_tree
-from tests.mount import harness
+from tests.mount import expecting, harness
 
 TREE: dict[str, Any] = {
     "/open/file": {"file": "file"},
@@ -70,7 +70,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 @pytest.fixture(scope="module", params=["denied", "missing"])
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[View, Mounted]]:
     """A view and a mount of one tree under one policy, for each answer that what is not seen in a passage can have."""
-    harness.require_fuse()
+    expecting.require_fuse()
     source = tmp_path_factory.mktemp("both") / "source"
     source.mkdir()
     make_tree(HostPath(os.fsencode(source)), TREE)

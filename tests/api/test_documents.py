@@ -16,7 +16,7 @@ import pytest
 
 from policyfs.policy.paths import HostPath
 from tests.conformance.adapter import make_tree
-from tests.mount import harness
+from tests.mount import expecting
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLE = REPOSITORY / "examples" / "harness.py"
@@ -42,7 +42,7 @@ def tree(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_page_is_true(tree: Path) -> None:
     """Every example of docs/python.md gives what the page says."""
-    harness.require_fuse()
+    expecting.require_fuse()
     found = doctest.testfile(str(PAGE), module_relative=False)
     assert found.failed == 0
     assert found.attempted > 25

@@ -21,7 +21,8 @@ import pytest
 from policyfs import Level, Refused, UserFault, View
 from policyfs.source.files import OpenFile
 from tests.mount.asked import Fault, Live, ask, asking_for, connected, live
-from tests.mount.harness import TIMEOUT, mounted, until
+from tests.mount.expecting import until
+from tests.mount.harness import TIMEOUT, mounted
 
 SESSION = '[grants]\n"/" = "ro"\n"/own" = "stage"\n"/shut" = "none"\n'
 

@@ -15,13 +15,13 @@ import pytest
 import policyfs
 from policyfs import Level, Mounted, Policy, PolicyOptions, UserFault
 from policyfs.host import mounts
-from tests.mount import harness
+from tests.mount import expecting, harness
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home of the test's own: logs and floors are not anybody's."""
-    harness.require_fuse()
+    expecting.require_fuse()
     directory = tmp_path / "home"
     directory.mkdir(mode=0o700)
     monkeypatch.setenv("HOME", str(directory))
@@ -68,7 +68,7 @@ def test_a_mount_lasts_as_long_as_its_block(tree: Path, policy: Policy) -> None:
         listed = subprocess.run(["ls", view.path / "Notes"], capture_output=True, text=True, check=True)
         assert listed.stdout == "a.md\n"
         (view.path / "Notes/new").write_text("new")
-        with harness.refused("EROFS"):
+        with expecting.refused("EROFS"):
             (view.path / "b.md").write_text("x")
     assert (tree / "Notes/new").read_text() == "new"
     assert not is_mounted(view.path)
@@ -106,7 +106,7 @@ def test_a_mount_that_is_in_use_is_detached(tree: Path, policy: Policy) -> None:
         assert not has_ended(view.process)
     finally:
         file.close()
-        harness.until(lambda: os.waitpid(view.process, os.WNOHANG)[0], "the daemon ends when the last one leaves")
+        expecting.until(lambda: os.waitpid(view.process, os.WNOHANG)[0], "the daemon ends when the last one leaves")
 
 
 def test_a_mount_that_is_gone_already_is_no_fault(tree: Path, policy: Policy) -> None:

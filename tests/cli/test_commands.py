@@ -16,7 +16,7 @@ import pytest
 from policyfs.cli.commands import _COMMANDS, commands
 from policyfs.host.errors import Exit
 from tests.cli.program import DONE, FAILED, MACHINE, PLACE, POLICY, PROGRAM, USAGE, policyfs
-from tests.mount.harness import absent, until
+from tests.mount.expecting import absent, until
 
 COMMANDS = {
     "mount": ["Mount a view of SOURCE at MOUNTPOINT", "--grant PATH=LEVEL", "--session FILE", "--foreground"],

@@ -22,7 +22,7 @@ import pytest
 from policyfs.agent.instructions import instruction_text
 from policyfs.cli.commands import _COMMANDS
 from policyfs.policy.paths import display_lines
-from tests.mount import harness
+from tests.mount import expecting, harness
 from tests.mount.harness import PROGRAM, Person
 
 ACTS = ("\x1b]0;title\x07", "\x9b31m", "\u202e", "\u2028", "\U000e0041", "\x08", "\x7f", "\r")
@@ -39,7 +39,7 @@ FORBIDDEN = [b"\x1b]", *(act.encode() for act in ACTS[1:-1]), b"\x07", b"\xff"]
 @pytest.fixture(scope="module")
 def person() -> Iterator[Person]:
     """Somebody with a hostile tree, which is mounted, and with a session for it."""
-    harness.require_fuse()
+    expecting.require_fuse()
     with harness.myself() as somebody:
         made(source_of(somebody))
         (somebody.home / "session.toml").write_text(SESSION)

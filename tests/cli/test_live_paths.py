@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.mount.asked import Live, live
-from tests.mount.harness import until
+from tests.mount.expecting import until
 
 POLICY, PLACE = 3, 4
 """The exit codes that `policyfs --help` documents."""

@@ -14,7 +14,8 @@ import pytest
 
 from policyfs.cli.mount_helper import Asked, asked
 from policyfs.host.errors import UserFault
-from tests.mount.harness import Person, absent, myself, require_fuse
+from tests.mount.expecting import absent, require_fuse
+from tests.mount.harness import Person, myself
 
 PROGRAM = f"'{sys.executable}' -I -c 'from policyfs.cli.mount_helper import main; main()' \"$@\""
 

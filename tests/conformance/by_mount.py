@@ -33,7 +33,7 @@ from tests.conformance.player import (
     bits,
     status,
 )
-from tests.mount import harness
+from tests.mount import expecting, harness
 from tests.mount.harness import Mounted, Person
 
 _FORKER = Path(__file__).with_name("forker.py")
@@ -175,7 +175,7 @@ Daemons = socket.socket
 @contextlib.contextmanager
 def daemons() -> Iterator[Daemons]:
     """A process that starts daemons (see `forker`), with a home of its own."""
-    harness.require_fuse()
+    expecting.require_fuse()
     with harness.myself() as person:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:

@@ -38,7 +38,8 @@ from pathlib import Path
 
 from policyfs.host.mounts import FILE_SYSTEM_TYPE
 from tests.docs.grounds import GROUNDS, Ground
-from tests.mount.harness import PROGRAM, Person, myself, require_fuse
+from tests.mount.expecting import require_fuse
+from tests.mount.harness import PROGRAM, Person, myself
 from tests.mount.watchdog import abort_connection
 
 CHECKOUT = Path(__file__).resolve().parents[2]

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.harness import TIMEOUT, Person, absent, myself
+from tests.mount.expecting import absent
+from tests.mount.harness import TIMEOUT, Person, myself
 
 Ground = tuple[Person, str]
 """Who follows a page, and what their shell does before it."""

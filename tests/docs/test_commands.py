@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.program import PROGRAM
 from tests.docs.console import CHECKOUT
-from tests.mount.harness import absent
+from tests.mount.expecting import absent
 
 MANUAL = CHECKOUT / "docs/policyfs.1"
 COMMANDS = (CHECKOUT / "docs/commands.md").read_text(encoding="utf-8")

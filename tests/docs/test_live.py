@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 from tests.docs import console
-from tests.mount.harness import absent
+from tests.mount.expecting import absent
 
 
 def test_what_the_page_shows_happens() -> None:

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from policyfs.cli.commands import commands
 from tests.docs.console import CHECKOUT
-from tests.mount.harness import absent
+from tests.mount.expecting import absent
 
 PAGES = [
     page

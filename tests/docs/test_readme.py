@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 
 from tests.docs import console
-from tests.mount.harness import Person, absent
+from tests.mount.expecting import absent
+from tests.mount.harness import Person
 
 README = console.CHECKOUT / "README.md"
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.docs import console
-from tests.mount.harness import PROGRAM, Person, absent, myself, require_fuse
+from tests.mount.expecting import absent, require_fuse
+from tests.mount.harness import PROGRAM, Person, myself
 
 RECIPES = console.CHECKOUT / "docs/recipes"
 UNIT = RECIPES / "policyfs@.service"

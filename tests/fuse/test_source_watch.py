@@ -18,7 +18,7 @@ from policyfs.fuse.handlers import Operations
 from policyfs.opening.load import PolicyOptions, policy_for, source_of
 from policyfs.opening.view import root_of
 from policyfs.view.monitor import ReferenceMonitor
-from tests.mount.harness import until
+from tests.mount.expecting import until
 
 ROOT = 1
 """The inode number of the root."""

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import ClassVar
 
-from tests.mount.harness import until
+from tests.mount.expecting import until
 
 BEFORE = "before"
 AFTER = "after, which is longer"

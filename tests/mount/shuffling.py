@@ -15,7 +15,7 @@ from typing import Any
 
 from policyfs.policy.paths import ViewPath
 from policyfs.view.monitor import ReferenceMonitor
-from tests.mount.harness import until
+from tests.mount.expecting import until
 
 SESSION = """
 [grants]

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from tests.adversary.answers import answer_of, tree_of
-from tests.mount.harness import MODULE_DEADLINE, Mounted, Person, mounted, until
+from tests.mount.expecting import until
+from tests.mount.harness import MODULE_DEADLINE, Mounted, Person, mounted
 from tests.mount.places import Place, place_for
 from tests.mount.system_calls import Drawn, Tree
 

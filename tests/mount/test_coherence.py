@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.mount.changes import AFTER, Change, Grown, settle
+from tests.mount.expecting import until
 from tests.mount.hammering import hammering
-from tests.mount.harness import MODULE_DEADLINE, Mounted, mounted, until
+from tests.mount.harness import MODULE_DEADLINE, Mounted, mounted
 from tests.mount.status import counted, status_of
 
 TRIALS = 15

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount import harness
+from tests.mount import expecting, harness
 from tests.mount.harness import PROGRAM, Mounted, mounted
 from tests.sandbox.runs import require_sandbox
 
@@ -92,7 +92,7 @@ def _project(person: harness.Person) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def view() -> Iterator[Mounted]:
     """A mount that protects git, of a project with a remote and a submodule."""
-    harness.require_fuse()
+    expecting.require_fuse()
     with (
         harness.myself() as person,
         _project(person) as source,

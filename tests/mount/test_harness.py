@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount import harness
-from tests.mount.harness import Person, mounted, refused
+from tests.mount import expecting, harness
+from tests.mount.expecting import refused
+from tests.mount.harness import Person, mounted
 
 
 def test_a_view_is_mounted_when_the_command_returns(source: Path) -> None:
@@ -123,7 +124,7 @@ def test_what_is_absent_is_skipped_and_fails_in_ci(monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv("POLICYFS_REQUIRE_FUSE", required)
     expected = pytest.fail.Exception if required == "1" else pytest.skip.Exception
     with pytest.raises(expected, match="no /nowhere/fuse here"):
-        harness.require_fuse()
+        expecting.require_fuse()
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ import pytest
 
 from policyfs.fuse.names import MAX_HELD, SMALL, Names, Room
 from policyfs.policy.paths import Name
+from tests.mount.expecting import errno_of, refused, until
 from tests.mount.getdents import batches
-from tests.mount.harness import MODULE_DEADLINE, errno_of, mounted, refused, until
+from tests.mount.harness import MODULE_DEADLINE, mounted
 from tests.mount.status import fill, resident
 
 LARGE = 20_000

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.harness import MODULE_DEADLINE, Mounted, errno_of, mounted, refused, until
+from tests.mount.expecting import errno_of, refused, until
+from tests.mount.harness import MODULE_DEADLINE, Mounted, mounted
 from tests.mount.places import Place, names, place_for
 
 

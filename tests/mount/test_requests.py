@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.mount.changes import settle
-from tests.mount.harness import Mounted, mounted, until
+from tests.mount.expecting import until
+from tests.mount.harness import Mounted, mounted
 from tests.mount.status import counted, status_of
 
 DIRECTORIES = 20

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.harness import MODULE_DEADLINE, Mounted, mounted, until
+from tests.mount.expecting import until
+from tests.mount.harness import MODULE_DEADLINE, Mounted, mounted
 from tests.mount.status import fill, resident, status_of
 
 BYTES_A_NODE = 1024

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.mount.harness import Mounted, mounted, until
+from tests.mount.expecting import until
+from tests.mount.harness import Mounted, mounted
 from tests.mount.status import status_of
 
 REQUESTS = 200_000

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.mount.harness import MODULE_DEADLINE, Mounted, absent, mounted
+from tests.mount.expecting import absent
+from tests.mount.harness import MODULE_DEADLINE, Mounted, mounted
 from tests.mount.places import Place, place_for
 
 _GIT = r"""

@@ -18,7 +18,8 @@ import trio
 from policyfs.fuse import waiting
 from policyfs.fuse.waiting import LONGEST_REST, Disk
 from policyfs.source.files import OpenFile, WouldBlock
-from tests.mount.harness import absent, mounted
+from tests.mount.expecting import absent
+from tests.mount.harness import mounted
 
 PAGE = b"page" * 1024
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.mount import harness
-from tests.mount.harness import Person, absent
+from tests.mount.expecting import absent
+from tests.mount.harness import Person
 
 MACHINE_4, MACHINE_6 = "203.0.113.2", "2001:db8:113::2"
 OUTSIDE_4, OUTSIDE_6 = "203.0.113.1", "2001:db8:113::1"

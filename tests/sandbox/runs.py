@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from policyfs.sandbox.signals import children
-from tests.mount import harness
-from tests.mount.harness import PROGRAM, Person, absent, until
+from tests.mount import expecting, harness
+from tests.mount.expecting import absent, until
+from tests.mount.harness import PROGRAM, Person
 
 PYTHON = "/usr/bin/python3"
 """One that stands in every sandbox."""
@@ -26,7 +27,7 @@ SECRET = "the secret of the source"
 
 def require_sandbox() -> None:
     """Skip or fail where this machine makes no sandbox."""
-    harness.require_fuse()
+    expecting.require_fuse()
     for program, package in (("bwrap", "bubblewrap"), (PYTHON, "python3")):
         if shutil.which(program) is None:
             absent(f"no {program} here (Debian: {package})")

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from policyfs.sandbox.signals import END_SECONDS, STOP_SECONDS, Arrival, EndTimer, children, status_fields
-from tests.mount.harness import PROGRAM, until
+from tests.mount.expecting import until
+from tests.mount.harness import PROGRAM
 from tests.sandbox.runs import PYTHON, Ground, bubblewrap_of
 
 _OPEN = """

@@ -10,8 +10,8 @@ import subprocess
 from pathlib import Path
 
 from policyfs.sandbox.signals import children
-from tests.mount import harness
-from tests.mount.harness import until
+from tests.mount import expecting, harness
+from tests.mount.expecting import until
 from tests.sandbox.runs import Ground, ground, ran
 
 _HALT = """
@@ -130,7 +130,7 @@ def test_where_the_processes_of_others_cannot_be_seen() -> None:
     with harness.ordinary_user() as person, ground(person) as tree:
         hiding = ["mount", "-t", "proc", "-o", "hidepid=1", "proc", "/proc"]
         if person.namespace is None or subprocess.run(["nsenter", "-t", str(person.namespace), "-m", *hiding]).returncode:
-            harness.absent("no /proc with hidepid=1 to be had here")
+            expecting.absent("no /proc with hidepid=1 to be had here")
         assert tree.run("sh", "-c", "sleep 100 & exit 7").returncode == 7
         script = "trap 'echo got; exit 5' TERM; echo ready; while :; do sleep 0.05; done"
         run = tree.start("sh", "-c", script, stdout=subprocess.PIPE)

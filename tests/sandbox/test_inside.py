@@ -25,7 +25,8 @@ from policyfs.policy.policy import CompiledPolicy, Surroundings
 from policyfs.policy.session import Session
 from policyfs.sandbox import inside
 from policyfs.sandbox.layout import CLIENT_PROGRAM, client_fits
-from tests.mount.harness import Person, until
+from tests.mount.expecting import until
+from tests.mount.harness import Person
 from tests.sandbox.runs import PYTHON, Ground, ground, ran
 
 GRANTS = (

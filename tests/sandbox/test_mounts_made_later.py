@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount import harness
+from tests.mount import expecting, harness
 from tests.sandbox.conftest import PEOPLE
 from tests.sandbox.runs import PYTHON, SECRET, Ground, ground, ran
 
@@ -43,7 +43,7 @@ have anything between the mount options and the dash (proc(5), mountinfo)."""
 def shared(request: pytest.FixtureRequest) -> Iterator[Ground]:
     """A tree of somebody in a mount namespace where mounts are shared, as systemd makes them on every machine."""
     if os.geteuid() != 0:
-        harness.absent("only root can mount something beside a run")
+        expecting.absent("only root can mount something beside a run")
     with harness.ordinary_user(0 if request.param == "root" else 1000) as person, ground(person) as tree:
         _outside(tree, "mount", "--make-rshared", "/")
         yield tree

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.harness import until
+from tests.mount.expecting import until
 from tests.sandbox.runs import SECRET, Ground, ran
 
 

@@ -17,7 +17,7 @@ import pytest
 from policyfs.sandbox import resolv_conf
 from policyfs.sandbox.routing import has_default_route
 from policyfs.sandbox.signals import children
-from tests.mount.harness import absent, until
+from tests.mount.expecting import absent, until
 from tests.sandbox.internet import (
     DEVICE,
     LINK_LOCAL,

@@ -14,7 +14,8 @@ import pytest
 
 from policyfs.sandbox import machine
 from tests.mount import harness
-from tests.mount.harness import Person, until
+from tests.mount.expecting import until
+from tests.mount.harness import Person
 from tests.sandbox.runs import PYTHON, SECRET, Ground, ground, ran
 
 ROAM = r"""

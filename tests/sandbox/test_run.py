@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.harness import Person, until
+from tests.mount.expecting import until
+from tests.mount.harness import Person
 from tests.sandbox.runs import Ground, ground, ran
 
 

@@ -13,7 +13,7 @@ import pyseccomp
 import pytest
 
 from policyfs.sandbox import seccomp
-from tests.mount.harness import absent
+from tests.mount.expecting import absent
 from tests.sandbox.bpf import ALLOWED, answer
 from tests.sandbox.runs import PYTHON, Ground, ran
 

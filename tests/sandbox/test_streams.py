@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.harness import TIMEOUT, absent, until
+from tests.mount.expecting import absent, until
+from tests.mount.harness import TIMEOUT
 from tests.sandbox.runs import PYTHON, Ground, bubblewrap_of
 
 KINDS = ("pipe", "fifo", "stream socket", "file", "device", "terminal")

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from policyfs.sandbox.questions import Questions
-from tests.mount.harness import TIMEOUT, absent, until
+from tests.mount.expecting import absent, until
+from tests.mount.harness import TIMEOUT
 from tests.sandbox.runs import PYTHON, Ground
 
 CTRL_C, CTRL_D, CTRL_Z, ESCAPE = "\x03", "\x04", "\x1a", "\x1b"

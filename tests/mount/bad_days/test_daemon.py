@@ -19,7 +19,8 @@ from policyfs.fuse.handlers import Operations
 from policyfs.fuse.removed import RemovedObjects
 from policyfs.view.attributes import Attributes
 from tests.mount.bad_days.ground import view_of
-from tests.mount.harness import errno_of, mounted, refused, until
+from tests.mount.expecting import errno_of, refused, until
+from tests.mount.harness import mounted
 
 HANDLERS = [
     name

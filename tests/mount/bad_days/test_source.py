@@ -18,9 +18,10 @@ import pytest
 from policyfs.fuse.nodes import Nodes
 from policyfs.policy.paths import Name
 from policyfs.source.root import Root
-from tests.mount import harness
+from tests.mount import expecting, harness
 from tests.mount.bad_days.ground import view_of
-from tests.mount.harness import PROGRAM, TIMEOUT, errno_of, mounted, refused, until
+from tests.mount.expecting import errno_of, refused, until
+from tests.mount.harness import PROGRAM, TIMEOUT, mounted
 
 
 @contextmanager
@@ -138,7 +139,7 @@ def faulty_source(point: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]
 
 def test_errors_of_the_source_reach_whoever_asked(source: Path) -> None:
     """EIO from reading, writing, listing and looking is passed on for that object, and all others go on."""
-    harness.require_fuse()
+    expecting.require_fuse()
     with faulty_source(source), mounted(source, "/=stage") as view:
         with refused("EIO"):
             (view.point / "bad-read").read_bytes()
@@ -154,7 +155,7 @@ def test_errors_of_the_source_reach_whoever_asked(source: Path) -> None:
 
 def test_a_source_that_does_not_tell_its_type(source: Path) -> None:
     """A file system without statfs is mounted all the same; only statfs of the view has no answer."""
-    harness.require_fuse()
+    expecting.require_fuse()
     with faulty_source(source, "no-statfs"), mounted(source, "/=ro") as view:
         assert (view.point / "good").read_bytes() == b"good"
         with refused("EIO"):
@@ -163,7 +164,7 @@ def test_a_source_that_does_not_tell_its_type(source: Path) -> None:
 
 def test_a_source_whose_server_dies(source: Path) -> None:
     """ENOTCONN of the source is passed on; the view survives it and unmounts."""
-    harness.require_fuse()
+    expecting.require_fuse()
     with faulty_source(source) as server, mounted(source, "/=stage") as view:
         assert (view.point / "good").read_bytes() == b"good"
         server.kill()
@@ -180,7 +181,7 @@ def test_a_source_whose_server_dies(source: Path) -> None:
 def test_a_source_that_folds_case(source: Path) -> None:
     """Two spellings for one name: the mount is refused, though the names at the top have no letters that could tell. Where
     a person allows it a rule hides its name in every spelling."""
-    harness.require_fuse()
+    expecting.require_fuse()
     grants = ("/=ro", "/1/Private=none")
     with faulty_source(source, "folding"), harness.myself() as person:
         point = person.home / "view"
@@ -363,7 +364,7 @@ def test_the_kernel_makes_the_daemon_forget(source: Path, as_root: None) -> None
 
 def test_names_that_are_no_utf8_everywhere(tmp_path: Path) -> None:
     """SOURCE, MOUNTPOINT, session file, log, grants and entries: every command takes them and prints something legible."""
-    harness.require_fuse()
+    expecting.require_fuse()
     odd = b"caf\xe9-\xff"
     top = os.fsencode(tmp_path)
     source, point = top + b"/source-" + odd, top + b"/point-" + odd

@@ -15,7 +15,8 @@ import pytest
 
 from tests.mount.asked import Live, ask, connected, sockets
 from tests.mount.control.ground import FAILED, MACHINE
-from tests.mount.harness import TIMEOUT, Person, absent, errno_of, mounted, myself, refused
+from tests.mount.expecting import absent, errno_of, refused
+from tests.mount.harness import TIMEOUT, Person, mounted, myself
 from tests.mount.places import names
 
 

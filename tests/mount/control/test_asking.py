@@ -21,7 +21,8 @@ import pytest
 from policyfs.daemon import control
 from tests.mount.asked import Live, answered, asking_for, connected, live
 from tests.mount.control.ground import FAILED, LEVEL, told, told_of
-from tests.mount.harness import TIMEOUT, errno_of, until
+from tests.mount.expecting import errno_of, until
+from tests.mount.harness import TIMEOUT
 
 
 @pytest.mark.parametrize("do", ["status", "reload", "grant", "revoke", "", "unmount"])

@@ -17,7 +17,8 @@ import pytest
 
 from tests.mount.asked import Live, live
 from tests.mount.control.ground import FAILED, LEVEL, PLACE, USAGE, told_of
-from tests.mount.harness import PROGRAM, TIMEOUT, absent, errno_of, mounted, myself, refused, until
+from tests.mount.expecting import absent, errno_of, refused, until
+from tests.mount.harness import PROGRAM, TIMEOUT, mounted, myself
 
 
 def test_the_level_is_an_attribute(lively: Live) -> None:

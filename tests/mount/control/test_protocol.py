@@ -20,7 +20,8 @@ from policyfs.control import client
 from policyfs.policy.paths import HostPath
 from tests.mount.asked import Live, answered, ask, asking_for, connected, live
 from tests.mount.control.ground import FAILED, USAGE
-from tests.mount.harness import TIMEOUT, errno_of, until
+from tests.mount.expecting import errno_of, until
+from tests.mount.harness import TIMEOUT
 
 NONSENSE = {
     "empty": b"",

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount import harness
+from tests.mount import expecting, harness
 from tests.mount.harness import Person
 
 
 @pytest.fixture
 def person() -> Iterator[Person]:
     """Whoever runs the tests, with a home of their own."""
-    harness.require_fuse()
+    expecting.require_fuse()
     with harness.myself() as person:
         yield person
 

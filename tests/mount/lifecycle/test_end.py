@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.mount import harness
-from tests.mount.harness import PROGRAM, TIMEOUT, Person, errno_of, refused, watchdog
+from tests.mount.expecting import errno_of, refused
+from tests.mount.harness import PROGRAM, TIMEOUT, Person, watchdog
 from tests.mount.lifecycle.ground import DONE, FAILED, PLACE, POLICY, assert_refused, mounted
 
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from tests.mount.harness import errno_of, refused, until
+from tests.mount.expecting import errno_of, refused, until
 from tests.mount.lifecycle.ground import mounted
 
 

@@ -8,7 +8,8 @@ import signal
 import subprocess
 from pathlib import Path
 
-from tests.mount.harness import PROGRAM, Person, errno_of, until
+from tests.mount.expecting import errno_of, until
+from tests.mount.harness import PROGRAM, Person
 from tests.mount.lifecycle.ground import DONE, mounted
 
 

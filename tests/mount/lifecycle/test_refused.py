@@ -13,7 +13,8 @@ import pytest
 from policyfs.daemon import interpreter, start
 from policyfs.daemon.request import MountRequest, Ready
 from policyfs.opening.load import PolicyOptions
-from tests.mount.harness import PROGRAM, TIMEOUT, Person, refused
+from tests.mount.expecting import refused
+from tests.mount.harness import PROGRAM, TIMEOUT, Person
 from tests.mount.lifecycle.ground import DONE, MACHINE, PLACE, POLICY, USAGE, assert_refused, mounted
 
 

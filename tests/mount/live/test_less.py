@@ -12,8 +12,8 @@ import pytest
 
 from tests.mount.asked import HAS_EPOCH
 from tests.mount.children import child, go
+from tests.mount.expecting import errno_of, refused
 from tests.mount.getdents import batches
-from tests.mount.harness import errno_of, refused
 from tests.mount.live.ground import _MAPPING, Ground, opened
 from tests.mount.places import names
 

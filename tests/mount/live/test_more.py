@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.mount.asked import Live, live
 from tests.mount.children import child, go
-from tests.mount.harness import errno_of, until
+from tests.mount.expecting import errno_of, until
 from tests.mount.live.ground import _MAPPING, Ground, opened
 from tests.mount.places import names
 

@@ -21,7 +21,8 @@ import pytest
 
 from tests.mount.asked import Live, asking_for, live
 from tests.mount.children import child
-from tests.mount.harness import MODULE_DEADLINE, TIMEOUT, errno_of, until
+from tests.mount.expecting import errno_of, until
+from tests.mount.harness import MODULE_DEADLINE, TIMEOUT
 from tests.mount.live.ground import Ground
 
 _READER = """

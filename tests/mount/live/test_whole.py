@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.mount.asked import Fault, Live, live
-from tests.mount.harness import TIMEOUT, errno_of, until
+from tests.mount.expecting import errno_of, until
+from tests.mount.harness import TIMEOUT
 from tests.mount.live.ground import opened
 from tests.mount.places import names
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.mount.asked import HAS_EPOCH, Live
 from tests.mount.changes import settle
-from tests.mount.harness import until
+from tests.mount.expecting import until
 from tests.mount.places import names
 from tests.mount.shuffling import told
 

@@ -13,7 +13,7 @@ from policyfs.opening.view import open_view
 from policyfs.policy.paths import HostPath
 from tests.mount.asked import asking_for, live
 from tests.mount.changes import settle
-from tests.mount.harness import until
+from tests.mount.expecting import until
 from tests.mount.moved.ground import TO_KEEP
 from tests.mount.shuffling import SESSION, Shuffled
 

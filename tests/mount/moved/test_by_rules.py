@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.mount.children import child, go
+from tests.mount.expecting import errno_of, until
 from tests.mount.getdents import batches
-from tests.mount.harness import errno_of, until
 from tests.mount.moved.ground import GONE, Ground, hiding
 from tests.mount.places import names
 from tests.mount.shuffling import exchange

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.mount.changes import settle
-from tests.mount.harness import errno_of, until
+from tests.mount.expecting import errno_of, until
 from tests.mount.moved.ground import GONE, Ground, hiding
 from tests.mount.places import names
 from tests.mount.shuffling import told

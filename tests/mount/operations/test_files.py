@@ -14,7 +14,7 @@ import sys
 
 import pytest
 
-from tests.mount.harness import errno_of, refused
+from tests.mount.expecting import errno_of, refused
 from tests.mount.operations.ground import Opened, _libc
 from tests.mount.places import Place
 

@@ -9,8 +9,9 @@ import socket
 import stat
 from pathlib import Path
 
+from tests.mount.expecting import errno_of, refused
 from tests.mount.getdents import batches
-from tests.mount.harness import Mounted, errno_of, refused
+from tests.mount.harness import Mounted
 from tests.mount.operations.ground import Opened, _libc
 from tests.mount.places import Place, names
 

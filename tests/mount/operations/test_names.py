@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.harness import Mounted, refused, until
+from tests.mount.expecting import refused, until
+from tests.mount.harness import Mounted
 from tests.mount.operations.ground import Opened, _libc
 from tests.mount.places import Place, names
 
