@@ -146,20 +146,33 @@ def test_it_answers_while_a_session_holds_many_files_open(source: Path) -> None:
 
 
 def test_no_number_of_connections_ends_the_mount(source: Path, tmp_path: Path) -> None:
-    """Who may only ask can take neither the daemon's descriptors nor the person's way to it."""
+    """A program that may only ask can take neither the daemon's descriptors nor the person's way to it. Once it has left,
+    the daemon has closed them all."""
     limited = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))\n"
     (source / "f").touch()
     at = tmp_path / "ask"
-    with live(source, "/=ro", sabotage=limited + asking_for(ask=str(at))) as lively, contextlib.ExitStack() as stack:
-        for _ in range(300):
-            connection = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", 0, 300_000))
-            if errno_of(connection.connect, str(at)) is not None:
-                # The backlog is full and stays so: no more are taken until these have left.
-                break
-        assert lively.status()["nodes"]
-        assert (lively.view.point / "f").read_text() == ""
-        lively.revoke("/")
+    with live(source, "/=ro", sabotage=limited + asking_for(ask=str(at))) as lively:
+        before = sockets(lively)
+        with contextlib.ExitStack() as stack:
+            for _ in range(300):
+                connection = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", 0, 300_000))
+                if errno_of(connection.connect, str(at)) is not None:
+                    # The backlog is full and stays so: no more are taken until these have left.
+                    break
+            assert lively.status()["nodes"]
+            assert (lively.view.point / "f").read_text() == ""
+            lively.revoke("/")
+            assert sockets(lively) > before
+        # It takes those of the backlog one after the other.
+        until(lambda: sockets(lively) <= before, "the connections to be closed")
+
+
+def sockets(lively: Live) -> int:
+    """How many sockets the daemon has open."""
+    opened = lively.view.descriptors()
+    assert opened is not None
+    return sum(count for name, count in opened.items() if name.startswith("socket:"))
 
 
 def test_who_asks_a_busy_daemon_waits(lively: Live, monkeypatch: pytest.MonkeyPatch) -> None:
