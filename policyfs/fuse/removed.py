@@ -1,4 +1,4 @@
-"""RemovedObjects objects, kept in reach for those who have them.
+"""Removed objects, kept in reach for the programs that have them.
 
 Theory. What a session removes may be in use without a handle here: a directory that is open or that a process works in, a
 fifo, what was opened by O_PATH. And the kernel opens in two steps where other file systems do it in one: it finds an object

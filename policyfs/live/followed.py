@@ -108,7 +108,7 @@ class Lease:
             raise OSError(errno.ENOTCONN, f"the policy of the mount cannot be known: {fault}") from None
         try:
             if values["mount"] != self.values["mount"]:
-                text = "the mount that this view follows has ended, and another took its place; open a new ReferenceMonitor"
+                text = "the mount that this view follows has ended, and another took its place; open a new View"
                 raise OSError(errno.ENOTCONN, f"{display(self._point)}: {text}")
             policy = self._policy_of(values)
         except BaseException:
