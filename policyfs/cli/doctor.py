@@ -102,11 +102,7 @@ def _print(findings: list[Finding], policy: CompiledPolicy, protected: list[byte
             f"note: git is protected in {several(protected)}: a session changes nothing that git executes, but may still "
             "rewrite branches, commits and the index"
         )
-    if not findings:
-        return
-    if protected:
-        click.echo()
-    first = True
+    first = not protected
     for kind in Kind:
         of_kind = [finding for finding in findings if finding.kind is kind]
         if not of_kind:

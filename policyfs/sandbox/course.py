@@ -53,23 +53,21 @@ class Course:
                 self._end_timer.ended_by_force()
 
     def deliver(self) -> None:
-        """Pass on what is left of the output, now that nobody is there to write more.
-
-        Until the end of the run is asked for, a reader may take their time; so also where it was asked for before.
-        """
+        """Pass on what is left of the output, now that nobody is there to write more. A reader may take its time, unless a
+        signal asks for the end of the run or has asked for it while the command was there."""
         self._streams.command_is_gone()
         while True:
             left, to_terminal_only = self._streams.left()
             if not left:
                 return
-            limit, deadline = _DRAIN_SECONDS if to_terminal_only else None, self._end_timer.output_deadline
+            limits = [_DRAIN_SECONDS] if to_terminal_only else []
+            deadline, now = self._end_timer.output_deadline, time.monotonic()
             if deadline is not None:
-                seconds = deadline - time.monotonic()
-                if seconds <= 0:
+                if now >= deadline:
                     self.ended_by = self._end_timer.asked_by
                     return
-                limit = seconds if limit is None else min(limit, seconds)
-            ready = self._streams.turn(limit, {self._arrivals.descriptor})
+                limits.append(deadline - now)
+            ready = self._streams.turn(min(limits, default=None), {self._arrivals.descriptor})
             if ready is None and to_terminal_only:
                 return
             for arrival in self._arrivals.read():
