@@ -81,6 +81,14 @@ def source(tmp_path: Path) -> Path:
     return directory
 
 
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home of the test's own, so that nobody's real one is in any answer."""
+    directory = tmp_path / "home"
+    directory.mkdir()
+    return directory
+
+
 @pytest.fixture(scope="module")
 def ordinary_user() -> Iterator[harness.Person]:
     """Somebody who is not root, for the tests of one module."""

@@ -1,9 +1,7 @@
-"""Who attacks, and where: each race is run as root, where the tests are, and as an ordinary user."""
+"""Who attacks, and where: each race is run as the user of the tests and as an ordinary user; for root these are two."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.mount import harness
+from tests.mount.expecting import c_compiler
 
 HERE = Path(__file__).parent
 
 
-@pytest.fixture(scope="module", params=["root", "user"])
+@pytest.fixture(scope="module", params=harness.PEOPLE)
 def person(request: pytest.FixtureRequest) -> Iterator[harness.Person]:
-    """Whoever runs the tests, and an ordinary user. Where the tests run as one already, both are the same."""
-    with harness.myself() if request.param == "root" else harness.ordinary_user() as somebody:
+    """Somebody who attacks."""
+    with harness.one_of_people(request.param) as somebody:
         yield somebody
 
 
@@ -33,9 +32,7 @@ def ground(person: harness.Person, tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def compiled(person: harness.Person) -> Callable[[str], Path]:
     """Compiles an attacking program of this directory, for that person to run."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler here")
+    compiler = c_compiler()
 
     def program(name: str) -> Path:
         path = person.home / name
@@ -44,10 +41,3 @@ def compiled(person: harness.Person) -> Callable[[str], Path]:
         return path
 
     return program
-
-
-def give(directory: Path, person: harness.Person) -> None:
-    """Make a directory and all in it that person's own."""
-    for above, directories, files in os.walk(directory):
-        for name in (".", *directories, *files):
-            os.chown(os.path.join(above, name), person.uid, person.uid, follow_symlinks=False)

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.adversary.conftest import give
 from tests.mount.harness import Person, mounted
 
 MOST_REMOVED = 1 / 20
@@ -78,7 +77,7 @@ def test_nothing_is_seen_where_a_directory_was_moved_to(
     the directory from where it was open."""
     seconds: float = request.config.getoption("--race-seconds")
     lay_out(ground)
-    give(ground, person)
+    person.take(ground)
     with mounted(ground, "/=stage", "/hidden=none", deadline=seconds + 60, person=person) as view:
         raced = attack(person, moves, seconds, view.point, ground, "look")
     assert_raced(raced, seconds)
@@ -93,7 +92,7 @@ def test_nothing_is_made_where_a_directory_was_moved_to(
     is as rare as is said."""
     seconds: float = request.config.getoption("--race-seconds")
     lay_out(ground)
-    give(ground, person)
+    person.take(ground)
     with mounted(ground, "/=stage", "/hidden=none", deadline=seconds + 60, person=person) as view:
         raced = attack(person, moves, seconds, view.point, ground, "change")
     assert_raced(raced, seconds)
@@ -104,11 +103,11 @@ def test_nothing_is_made_where_a_directory_was_moved_to(
 def test_attack_finds_what_is_open(moves: Path, ground: Path, person: Person) -> None:
     """The attack itself works: on the plain tree, without a view, it finds and changes what the view has to keep from it."""
     lay_out(ground)
-    give(ground, person)
+    person.take(ground)
     assert attack(person, moves, 0.5, ground, ground, "look", least=0).seen > 0
     (ground / "again").mkdir()
     lay_out(ground / "again")
-    give(ground, person)
+    person.take(ground)
     made = removed = 0
     for _ in range(30):
         raced = attack(person, moves, 0.5, ground / "again", ground / "again", "change", least=0)

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.adversary.conftest import give
 from tests.adversary.source_state import changes, state_of
 from tests.mount.harness import Person, mounted
 
@@ -91,7 +90,7 @@ def test_swaps_in_the_source_lead_nowhere(races: Path, seconds: float, ground: P
     (ground / "stage" / "mixedlink").symlink_to("../fixed")
     # The swapped names themselves change, by their owner's hand; what they stand for may not.
     kept = [ground / "hidden", ground / "fixed"]
-    give(ground, person)
+    person.take(ground)
     before = [state_of(place) for place in kept]
     with mounted(ground, "/=ro", "/stage=stage", "/hidden=none", deadline=seconds + 60, person=person) as view:
         counts = attack(person, races, seconds, view.point, ground, "source")
@@ -118,7 +117,7 @@ def test_swaps_through_the_mount_lead_nowhere(races: Path, seconds: float, groun
     (stage / "deep/two/up").symlink_to("../../target")
     (stage / "one/link").symlink_to("../target/plain")
     (stage / "one/up").symlink_to("../target")
-    give(ground, person)
+    person.take(ground)
     before = state_of(ground, except_below=("stage",))
     with mounted(ground, "/=ro", "/stage=stage", "/target=none", deadline=seconds + 60, person=person) as view:
         counts = attack(person, races, seconds, view.point, ground, "mount")
@@ -137,7 +136,7 @@ def test_attack_finds_what_is_open(races: Path, ground: Path, person: Person) ->
     (ground / "stage" / "mixed").mkdir()
     (ground / "stage" / "mixedlink").symlink_to("../hidden")
     before = state_of(ground / "hidden")
-    give(ground, person)
+    person.take(ground)
     counts = attack(person, races, 0.5, ground, ground, "source")
     assert sum(one.hidden_bytes for one in counts) > 0
     assert sum(one.hidden_names for one in counts) > 0

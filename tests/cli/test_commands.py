@@ -49,14 +49,6 @@ names = ["*.sql"]
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """A home of the test's own, in which every run stands."""
-    directory = tmp_path / "home"
-    directory.mkdir()
-    return directory
-
-
-@pytest.fixture
 def session(home: Path) -> Path:
     """A session file with one rule of each kind."""
     file = home / "session.toml"

@@ -28,14 +28,6 @@ HOSTILE = [b"/a\x1b[2J", b'/x\n{"event":"grant"}', "/right\u202eleft".encode(), 
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """A home of the test's own, in which every run stands."""
-    directory = tmp_path / "home"
-    directory.mkdir()
-    return directory
-
-
-@pytest.fixture
 def point(tmp_path: Path) -> Path:
     """Where a view was mounted; nothing stands there any more."""
     return tmp_path / "view"

@@ -1,4 +1,4 @@
-"""A tree, a home, and the doctor that looks at them."""
+"""A tree, and the doctor that looks at it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.doctor.ground import (
-    Doctor,
-    told,
-)
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """A home of the test's own, so that nobody's real one is in any answer."""
-    home = tmp_path / "home"
-    home.mkdir()
-    return home
+from tests.doctor.ground import Doctor, told
 
 
 @pytest.fixture
@@ -32,7 +21,7 @@ def tree(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def doctor(tree: Path, home: Path) -> Doctor:
-    """Run the doctor on the tree; gives the findings of one kind, and proves that the exit code tells of any."""
+    """Run the doctor on the tree; gives the findings of one kind, and checks that the exit code agrees."""
 
     def run(kind: str | None, *options: str) -> list[dict[str, Any]]:
         done = told(tree, home, "--json", *options)

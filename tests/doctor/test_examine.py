@@ -170,16 +170,16 @@ def test_names_that_are_all_at_one_level_are_no_finding(tree: Path, doctor: Doct
 def test_a_link_above_what_a_rule_names_is_found(tree: Path, doctor: Doctor) -> None:
     """With the rules that it leads away from and where they hold too; not where it leads out of the tree, nor where the
     rule names the link itself."""
-    (tree / "work").mkdir()
+    (tree / "yard").mkdir()
     (tree / "p").mkdir()
-    (tree / "p" / ".vscode").symlink_to("../work")
+    (tree / "p" / ".vscode").symlink_to("../yard")
     (tree / "out").symlink_to("/nonexistent")
-    (tree / "named").symlink_to("work")
+    (tree / "named").symlink_to("yard")
     floors = [f"--floor={path}=ro" for path in ("/p/.vscode/tasks.json", "/p/.vscode/launch.json", "/out/x", "/named")]
     (found,) = doctor("link-above-rule", "-g", "/=stage", *floors)
     assert (found["path"], found["level"]) == ("/p/.vscode", "stage")
     assert found["more"] == ["/p/.vscode/launch.json", "/p/.vscode/tasks.json"]
-    assert "/work/launch.json, /work/tasks.json" in found["text"]
+    assert "/yard/launch.json, /yard/tasks.json" in found["text"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system of its own")

@@ -88,11 +88,11 @@ EXECUTED = {
 @pytest.mark.parametrize("name", EXECUTED)
 def test_file_that_tools_execute_is_found_inside_stage_only(tree: Path, doctor: Doctor, name: str) -> None:
     """What the person's tools execute is found where a session may change it, and not where it may only read it."""
-    for place in ("work", "fixed"):
+    for place in ("yard", "fixed"):
         (tree / place / name).parent.mkdir(parents=True)
         (tree / place / name).write_text(EXECUTED[name])
-    found = paths(doctor("executed", "-g", "/=ro", "-g", "/work=stage"))
-    assert found == {f"/work/{name.partition('/')[0]}"}
+    found = paths(doctor("executed", "-g", "/=ro", "-g", "/yard=stage"))
+    assert found == {f"/yard/{name.partition('/')[0]}"}
 
 
 def test_package_without_scripts_and_installed_packages_are_no_finding(tree: Path, doctor: Doctor) -> None:

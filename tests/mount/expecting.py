@@ -48,6 +48,14 @@ def require_fuse() -> None:
         absent(reason)
 
 
+def c_compiler() -> str:
+    """The C compiler of this machine."""
+    found = shutil.which("gcc") or shutil.which("cc")
+    if found is None:
+        pytest.skip("no C compiler here")
+    return found
+
+
 # -- waiting and expecting -----------------------------------------------------------------------------------------------
 
 

@@ -62,6 +62,9 @@ _SERVING = re.compile(r"serving, process (\d+)$", re.MULTILINE)
 
 # -- who acts ------------------------------------------------------------------------------------------------------------
 
+PEOPLE = ["root", "user"] if os.geteuid() == 0 else ["user"]
+"""Whoever runs the tests, and an ordinary user; for root these are two."""
+
 
 def _mount_of(line: bytes) -> Mount:
     """A line of mountinfo (proc(5)). A reading of our own, so that a fault in the product's does not hide itself."""
@@ -109,6 +112,12 @@ class Person:
             return words
         enter = ["nsenter", "-t", str(self.namespace), "-m", "--"]
         return [*enter, "setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups", *words]
+
+    def take(self, directory: Path) -> None:
+        """Make a directory and all in it this person's own."""
+        for above, directories, files in os.walk(directory):
+            for name in (".", *directories, *files):
+                os.chown(os.path.join(above, name), self.uid, self.uid, follow_symlinks=False)
 
     def popen(
         self, *argv: str | os.PathLike[str], cwd: str | os.PathLike[str] | None = None, **options: Any
@@ -185,6 +194,11 @@ def myself() -> Iterator[Person]:
     """Whoever runs the tests, with a home of their own."""
     with _directory() as home:
         yield Person(home)
+
+
+def one_of_people(who: str) -> contextlib.AbstractContextManager[Person]:
+    """One of `PEOPLE`."""
+    return myself() if who == "root" else ordinary_user()
 
 
 @contextlib.contextmanager

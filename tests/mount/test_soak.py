@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.mount.expecting import until
+from tests.mount.expecting import c_compiler, until
 from tests.mount.harness import Mounted, mounted
 from tests.mount.status import status_of
 
@@ -55,11 +54,8 @@ class Held(NamedTuple):
 @pytest.fixture(scope="module")
 def soak(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program that makes requests, compiled."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler here")
     program = tmp_path_factory.mktemp("soak") / "soak"
-    subprocess.run([compiler, "-O2", "-Wall", "-o", program, Path(__file__).with_name("soak.c")], check=True)
+    subprocess.run([c_compiler(), "-O2", "-Wall", "-o", program, Path(__file__).with_name("soak.c")], check=True)
     return program
 
 

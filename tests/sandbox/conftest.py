@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -11,14 +10,12 @@ from tests.mount import harness
 from tests.mount.harness import Person
 from tests.sandbox.runs import Ground, ground, require_sandbox
 
-PEOPLE = ["root", "user"] if os.geteuid() == 0 else ["user"]
 
-
-@pytest.fixture(scope="module", params=PEOPLE)
+@pytest.fixture(scope="module", params=harness.PEOPLE)
 def person(request: pytest.FixtureRequest) -> Iterator[Person]:
     """Somebody who runs commands."""
     require_sandbox()
-    with harness.myself() if request.param == "root" else harness.ordinary_user() as somebody:
+    with harness.one_of_people(request.param) as somebody:
         yield somebody
 
 

@@ -131,8 +131,7 @@ def ground(person: Person, source: Path | None = None) -> Iterator[Ground]:
         directory.mkdir(parents=True, exist_ok=True)
     for name, text in (("open.txt", "open\n"), ("hidden.txt", SECRET), ("hidden/deep.txt", SECRET), ("yard/a.txt", "a\n")):
         (source / name).write_text(text)
-    for path in (source, *source.rglob("*")):
-        os.chown(path, person.uid, person.uid)
+    person.take(source)
     made = Ground(person, source)
     try:
         yield made

@@ -249,9 +249,7 @@ def test_a_signal_ends_the_wait_for_a_reader(one_tree: Ground, number: signal.Si
     script = "head -c 100000 /dev/zero & sleep 1000 & read go; exit 3"
     run = one_tree.start("sh", "-c", script, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert run.stdin is not None
-    assert run.stdout is not None
-    full = fcntl.fcntl(run.stdout, fcntl.F_GETPIPE_SZ)
-    until(lambda: _waiting_in(run.stdout.fileno()) >= full, "the reader's pipe to be full")
+    _fills_its_output(run)
     run.stdin.write(b"\n")
     run.stdin.close()
     until(lambda: bubblewrap_of(run) is None, "the sandbox to end")
@@ -263,13 +261,18 @@ def test_a_signal_that_ends_the_command_ends_the_wait_for_a_reader(one_tree: Gro
     """A request to end that was passed on to the command is not forgotten once the command has ended: a reader that does
     not read holds the run hardly longer than the command could have."""
     run = one_tree.start("sh", "-c", "head -c 100000 /dev/zero & exec sleep 1000", stdout=subprocess.PIPE)
-    assert run.stdout is not None
-    full = fcntl.fcntl(run.stdout, fcntl.F_GETPIPE_SZ)
-    until(lambda: _waiting_in(run.stdout.fileno()) >= full, "the reader's pipe to be full")
+    _fills_its_output(run)
     run.send_signal(signal.SIGTERM)
     until(lambda: bubblewrap_of(run) is None, "the sandbox to end")
     assert run.poll() is None
     assert run.wait(30) == 128 + signal.SIGTERM
+
+
+def _fills_its_output(run: subprocess.Popen[bytes]) -> None:
+    assert run.stdout is not None
+    pipe = run.stdout.fileno()
+    full = fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)
+    until(lambda: _waiting_in(pipe) >= full, "the reader's pipe to be full")
 
 
 def _waiting_in(pipe: int) -> int:
