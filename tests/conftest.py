@@ -43,7 +43,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "soak: makes requests for half a minute; left out with -m 'not soak'")
     config.addinivalue_line("markers", "mutants: runs tests on changed copies of the package; left out of --fast")
     config.addinivalue_line("markers", "mount: may mount a view (set by the directory)")
-    config.addinivalue_line("markers", "serial: measures time or looks at the whole machine, so nothing else runs beside it")
 
 
 LEVELS = (
