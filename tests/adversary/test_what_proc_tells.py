@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.mount import expecting, harness
-from tests.sandbox.conftest import PEOPLE
 from tests.sandbox.runs import PYTHON, Ground, ground, ran
 
 SEARCH = r"""
@@ -54,7 +53,7 @@ else:
 """
 
 
-@pytest.fixture(params=PEOPLE)
+@pytest.fixture(params=harness.PEOPLE)
 def busy(request: pytest.FixtureRequest) -> Iterator[tuple[Ground, str]]:
     """A tree of somebody whose other programs have a socket, a key, a process and a mount of one name, which the files of
     /proc that are there for it tell outside."""

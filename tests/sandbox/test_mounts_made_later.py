@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.mount import expecting, harness
-from tests.sandbox.conftest import PEOPLE
 from tests.sandbox.runs import PYTHON, SECRET, Ground, ground, ran
 
 LOOK = r"""
@@ -39,7 +38,7 @@ print(*[line for line in before if " - " not in line or set("".join(line.split("
 have anything between the mount options and the dash (proc(5), mountinfo)."""
 
 
-@pytest.fixture(params=PEOPLE)
+@pytest.fixture(params=harness.PEOPLE)
 def shared(request: pytest.FixtureRequest) -> Iterator[Ground]:
     """A tree of somebody in a mount namespace where mounts are shared, as systemd makes them on every machine."""
     if os.geteuid() != 0:
